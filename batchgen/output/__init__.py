@@ -1,0 +1,1 @@
+"""What a run leaves on disk: the journal, the parts made from it, and the ways to read them."""

@@ -1,0 +1,1 @@
+"""One execution of a job; `job.py` is the file to open first."""

@@ -1,0 +1,370 @@
+"""Everything that can be known about a job without generating.
+
+A check walks the same path as a run, with the same readers, prompt builder and tokenizer, and
+stops where the engine would come in. Mistakes that every row shares (a template that cannot
+compile, a column that no row has) are raised as the run would raise them; what concerns single
+rows is judged on a bounded sample from the start of each shard, so that a check of a terabyte takes
+no longer than that of a megabyte. Without token counts no tokenizer is loaded, and the whole check
+takes well under a second.
+"""
+
+import shutil
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from batchgen.config.fingerprint import fingerprint
+from batchgen.config.models import JobConfig
+from batchgen.corpus.parquet import ParquetShard
+from batchgen.corpus.prompts import PromptBuilder, column_uses
+from batchgen.corpus.readers import PartLimits, read_blocks
+from batchgen.corpus.schema import plan_columns
+from batchgen.corpus.shards import find_shards
+from batchgen.corpus.tokenizing import WordTokenizer, load_tokenizer, model_length
+from batchgen.engine.factory import SIMULATED_MODEL_LEN
+from batchgen.errors import ResumeMismatch
+from batchgen.output.columns import generated_names
+from batchgen.output.layout import RunLayout
+from batchgen.output.manifest import read_manifest
+from batchgen.protocols import Tokenizer
+from batchgen.records import ERROR_TYPES, PartExtent, Prompt, Refusal, Shard
+from batchgen.run.identity import check_fingerprint
+from batchgen.run.model_identity import model_digest
+
+SAMPLE_ROWS = 512
+"""Rows looked at in all, spread over the shards."""
+SAMPLE_SHARDS = 16
+SAMPLE_BYTES = 4 * 2**20
+"""A shard's sample ends after so much input: documents may be long."""
+LONG_TAIL_CHARS = 80
+"""Shared text behind the document that is worth a warning: about one KV block of 16 tokens."""
+NO_LIMIT_TOKENS = 2**31 - 1
+BYTES_PER_TOKEN = 4
+BYTES_PER_ROW = 64
+"""Generated columns of a row beside the text, compressed."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShardLook:
+    """One input file. `num_rows` is None where only reading the whole file would tell."""
+
+    name: str
+    num_bytes: int
+    num_rows: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class PromptLook:
+    """A prompt as the engine would get it. Without a tokenizer `token_ids` is None."""
+
+    shard: str
+    row: int
+    text: str
+    token_ids: tuple[int, ...] | None
+    num_tokens: int | None
+    room_tokens: int | None
+    """Output tokens that fit behind it in the model; None where its length is not known."""
+
+
+@dataclass(frozen=True, slots=True)
+class RefusedRows:
+    """Rows of the sample that will be refused for the same reason, and the first of them."""
+
+    num_rows: int
+    shard: str
+    row: int
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class CheckReport:
+    """What a check has found; `batchgen check --json` prints these fields."""
+
+    job: str
+    output_path: str
+    shards: tuple[ShardLook, ...]
+    num_rows: int | None
+    is_estimate: bool
+    columns: tuple[str, ...]
+    used_columns: tuple[str, ...]
+    kept_columns: tuple[str, ...]
+    max_model_len: int | None
+    prompts: tuple[PromptLook, ...]
+    num_sampled: int
+    refused: dict[str, RefusedRows]
+    num_schemas: int
+    estimated_output_bytes: int | None
+    free_bytes: int
+    warnings: tuple[str, ...]
+
+
+@dataclass(slots=True)
+class _Sample:
+    """Rows looked at, from the start of some shards."""
+
+    prompts: list[Prompt] = field(default_factory=list)
+    refusals: list[Refusal] = field(default_factory=list)
+    whole_shards: dict[str, int] = field(default_factory=dict)
+    """Rows of shards that the sample has read to their end."""
+    num_text_bytes: int = 0
+    """Input bytes behind `num_text_rows` rows of uncompressed JSONL and CSV."""
+    num_text_rows: int = 0
+
+    @property
+    def num_rows(self) -> int:
+        return len(self.prompts) + len(self.refusals)
+
+
+def check_job(job: JobConfig, *, tokens: bool = True, num_prompts: int = 3) -> CheckReport:
+    """Look at a job without starting its engine; `tokens` loads the model's tokenizer.
+
+    Raises JobFileError and DataError where the run would raise them before its engine starts, and
+    EngineError where the tokenizer cannot be loaded.
+    """
+    shards = find_shards(job.input, exclude=Path(job.output.path))
+    uses = column_uses(job.prompt, job.sampling, job.where)
+    used = tuple(uses)
+    plan = plan_columns(
+        shards,
+        needed=used,
+        keep=job.output.keep,
+        generated=generated_names(job.output, job.sampling, job.model),
+        prefix=job.output.prefix,
+        fixed=None,
+        used_by=uses,
+    )
+    max_model_len = _model_length(job)
+    known_length = max_model_len if tokens else None
+    tokenizer = load_tokenizer(job.model, job.prompt) if tokens else WordTokenizer()
+    builder = PromptBuilder(
+        job.prompt,
+        job.sampling,
+        tokenizer,
+        max_model_len=known_length or NO_LIMIT_TOKENS,
+        where=job.where,
+    )
+    sample = _take_sample(job, shards, used, builder)
+    looks = tuple(_shard_look(shard, sample) for shard in shards)
+    num_rows, is_estimate = _count_rows(shards, looks, sample)
+    output_bytes = _output_bytes(job, looks, num_rows, max_model_len)
+    free_bytes = shutil.disk_usage(_existing_parent(Path(job.output.path))).free
+    warnings = [
+        *plan.warnings,
+        *(_bos_warnings(job, tokenizer) if tokens else ()),
+        *_order_warnings(job),
+        *_room_warnings(sample.prompts, known_length),
+        *_disk_warnings(output_bytes, free_bytes, job.output.path),
+        *_resume_warnings(job),
+    ]
+    return CheckReport(
+        job=job.name,
+        output_path=job.output.path,
+        shards=looks,
+        num_rows=num_rows,
+        is_estimate=is_estimate,
+        columns=tuple(plan.columns),
+        used_columns=used,
+        kept_columns=tuple(plan.kept_schema.names),
+        max_model_len=max_model_len,
+        prompts=tuple(
+            _prompt_look(prompt, known_length, tokens) for prompt in sample.prompts[:num_prompts]
+        ),
+        num_sampled=sample.num_rows,
+        refused=_by_type(sample.refusals),
+        num_schemas=len(_schemas(sample.prompts)),
+        estimated_output_bytes=output_bytes,
+        free_bytes=free_bytes,
+        warnings=tuple(warnings),
+    )
+
+
+def _model_length(job: JobConfig) -> int | None:
+    if job.model.max_model_len is not None:
+        return job.model.max_model_len
+    if job.model.engine == "simulated":
+        return SIMULATED_MODEL_LEN
+    return model_length(job.model)
+
+
+def _take_sample(
+    job: JobConfig, shards: Sequence[Shard], columns: Sequence[str], builder: PromptBuilder
+) -> _Sample:
+    limits = PartLimits(
+        max_rows=SAMPLE_ROWS,
+        max_bytes=SAMPLE_BYTES,
+        max_line_bytes=job.input.max_line_bytes,
+        on_bad_line=job.input.on_bad_line,
+    )
+    looked_at = shards[:SAMPLE_SHARDS]
+    rows_each = -(-SAMPLE_ROWS // max(len(looked_at), 1))
+    sample = _Sample()
+    for shard in looked_at:
+        for block in read_blocks(shard, columns=columns, limits=limits, max_rows=rows_each):
+            for item in builder.build(block):
+                if isinstance(item, Prompt):
+                    sample.prompts.append(item)
+                else:
+                    sample.refusals.append(item)
+            if block.extent is not None:
+                _note_extent(sample, shard, block.extent, rows_each)
+                break
+    return sample
+
+
+def _note_extent(sample: _Sample, shard: Shard, extent: PartExtent, max_rows: int) -> None:
+    if extent.shard_rows is not None and extent.shard_rows < max_rows:
+        sample.whole_shards[shard.name] = extent.shard_rows
+    if shard.format != "parquet" and shard.compression is None and extent.source_end is not None:
+        sample.num_text_bytes += extent.source_end
+        sample.num_text_rows += extent.num_rows
+
+
+def _shard_look(shard: Shard, sample: _Sample) -> ShardLook:
+    num_rows = sample.whole_shards.get(shard.name)
+    if shard.format == "parquet":
+        file = ParquetShard(shard)
+        num_rows = file.num_rows
+        file.close()
+    return ShardLook(shard.name, shard.num_bytes, num_rows)
+
+
+def _count_rows(
+    shards: Sequence[Shard], looks: Sequence[ShardLook], sample: _Sample
+) -> tuple[int | None, bool]:
+    """Rows of the whole input, and whether some of them are estimated from their bytes.
+
+    What a compressed shard holds cannot be told from its size.
+    """
+    known = sum(look.num_rows for look in looks if look.num_rows is not None)
+    unknown = [shard for shard, look in zip(shards, looks, strict=True) if look.num_rows is None]
+    if not unknown:
+        return known, False
+    if any(shard.compression for shard in unknown) or not sample.num_text_rows:
+        return None, False
+    bytes_per_row = max(sample.num_text_bytes / sample.num_text_rows, 1)
+    return known + round(sum(shard.num_bytes for shard in unknown) / bytes_per_row), True
+
+
+def _prompt_look(prompt: Prompt, max_model_len: int | None, has_tokens: bool) -> PromptLook:
+    num_tokens = len(prompt.token_ids)
+    return PromptLook(
+        shard=prompt.shard,
+        row=prompt.row,
+        text=prompt.text,
+        token_ids=tuple(int(number) for number in prompt.token_ids) if has_tokens else None,
+        num_tokens=num_tokens if has_tokens else None,
+        room_tokens=None if max_model_len is None else max_model_len - num_tokens,
+    )
+
+
+def _by_type(refusals: Iterable[Refusal]) -> dict[str, RefusedRows]:
+    groups: dict[str, list[Refusal]] = {name: [] for name in ERROR_TYPES}
+    for refusal in refusals:
+        groups[refusal.error.type].append(refusal)
+    return {
+        name: RefusedRows(len(rows), rows[0].shard, rows[0].row, rows[0].error.message)
+        for name, rows in groups.items()
+        if rows
+    }
+
+
+def _schemas(prompts: Iterable[Prompt]) -> set[str]:
+    schemas = (prompt.sampling.values.get("json_schema") for prompt in prompts)
+    return {schema for schema in schemas if schema is not None}
+
+
+def _prompt_source(job: JobConfig) -> tuple[str, str]:
+    """The key of the job's own prompt text, and that text; empty for ready-made prompts."""
+    if job.prompt.template is not None:
+        return "prompt.template", job.prompt.template
+    messages = job.prompt.messages or []
+    return "prompt.messages", "\n".join(message.content for message in messages)
+
+
+def _bos_warnings(job: JobConfig, tokenizer: Tokenizer) -> list[str]:
+    key, text = _prompt_source(job)
+    bos = tokenizer.bos_token
+    if not bos or bos not in text:
+        return []
+    return [
+        f"{job.where(key)}: holds '{bos}', the tokenizer's BOS text; BOS is added by itself, and"
+        " only one is kept: leave it out"
+    ]
+
+
+def _order_warnings(job: JobConfig) -> list[str]:
+    """Shared text behind the document costs a prefill for every row; before it, only for one."""
+    key, text = _prompt_source(job)
+    head, end = text.find("{{"), text.rfind("}}")
+    if head < 0 or end < 0:
+        return []
+    behind = len(text) - end - 2
+    if behind < LONG_TAIL_CHARS or behind <= head:
+        return []
+    return [
+        f"{job.where(key)}: {behind} characters that all prompts share stand behind the row's own"
+        " text; the prefix cache reuses only what stands before it: move the instructions to the"
+        " front"
+    ]
+
+
+def _room_warnings(prompts: Sequence[Prompt], max_model_len: int | None) -> list[str]:
+    if max_model_len is None:
+        return []
+    short = [
+        prompt
+        for prompt in prompts
+        if len(prompt.token_ids) + (prompt.sampling.max_tokens or 0) > max_model_len
+    ]
+    if not short:
+        return []
+    first = short[0]
+    return [
+        f"{len(short)} of {len(prompts)} prompts looked at leave less room than sampling.max_tokens"
+        f" in {max_model_len} tokens (first {first.key}: {len(first.token_ids)} prompt tokens,"
+        f" max_tokens {first.sampling.max_tokens}): their completions are cut earlier; raise"
+        " model.max_model_len or lower sampling.max_tokens"
+    ]
+
+
+def _output_bytes(
+    job: JobConfig, looks: Sequence[ShardLook], num_rows: int | None, max_model_len: int | None
+) -> int | None:
+    """Rough upper bound of what the run writes: every completion as long as it may be."""
+    constants = job.sampling.constants()
+    max_tokens = constants.get("max_tokens") or max_model_len
+    if num_rows is None or max_tokens is None:
+        return None
+    per_row = BYTES_PER_ROW + BYTES_PER_TOKEN * max_tokens * int(constants.get("n") or 1)
+    keeps = job.output.keep is None or bool(job.output.keep)
+    kept = sum(look.num_bytes for look in looks) if keeps else 0
+    return num_rows * per_row + kept
+
+
+def _disk_warnings(output_bytes: int | None, free_bytes: int, path: str) -> list[str]:
+    if output_bytes is None or output_bytes <= free_bytes:
+        return []
+    return [
+        f"{path}: the output may take {output_bytes / 1e9:,.1f} GB and {free_bytes / 1e9:,.1f} GB"
+        " are free; free some space, or set output.path to another disk"
+    ]
+
+
+def _resume_warnings(job: JobConfig) -> list[str]:
+    """What a run would refuse because the output directory holds rows of another job."""
+    manifest = read_manifest(RunLayout(Path(job.output.path)))
+    if manifest is None:
+        return []
+    prints = fingerprint(job, model_digest=model_digest(job.model.name, job.model.tokenizer))
+    try:
+        check_fingerprint(manifest["fingerprint"], prints, path=job.output.path, accepted=())
+    except ResumeMismatch as exc:
+        return ["a run would stop here: " + "; ".join(line.strip() for line in exc.problems)]
+    return []
+
+
+def _existing_parent(path: Path) -> Path:
+    path = path.absolute()
+    while not path.exists():
+        path = path.parent
+    return path

@@ -1,0 +1,143 @@
+"""The two ends of a run as others see them: what is in writing before its first row and after
+its last, and the summary with the exit code.
+
+The exit code describes the output, not the effort: a finished job that is run again gives the
+same one. `_SUCCESS` goes before new work begins and comes back when every row has its output row.
+"""
+
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from batchgen.errors import ErrorBudgetExceeded
+from batchgen.output.columns import save_schema
+from batchgen.output.counts import Counts
+from batchgen.output.manifest import clear_success, mark_success, write_manifest
+from batchgen.output.parts import PartInfo
+from batchgen.run import history
+from batchgen.run.planning import Plan
+from batchgen.run.summary import RunSummary
+
+if TYPE_CHECKING:
+    from batchgen.run.execution import Outcome
+
+
+def begin(plan: Plan) -> None:
+    """Put in writing what the coming rows are made of; from here on the output is unfinished."""
+    layout = plan.layout
+    clear_success(layout)
+    save_schema(layout, plan.columns.schema)
+    plan.manifest = history.started(
+        plan.manifest,
+        plan.job,
+        plan.options,
+        run_id=plan.run_id,
+        fingerprint=plan.fingerprint,
+        shards=plan.shards,
+        vanished_inputs=plan.changes.vanished,
+        at=plan.started_at,
+    )
+    write_manifest(layout, plan.manifest)
+
+
+def finish(plan: Plan, outcome: "Outcome | None") -> RunSummary:
+    """Totals, manifest, `_SUCCESS`. `outcome` None: there was nothing to do."""
+    totals = plan.store.state.totals()
+    summary = _summary(plan, outcome, totals)
+    if outcome is None:
+        if plan.manifest is not None:
+            write_manifest(plan.layout, history.checked(plan.manifest))
+        return summary
+    is_complete = replace(plan.work, parts=plan.store.state.parts, selection=None).is_done()
+    if plan.manifest is not None:
+        write_manifest(
+            plan.layout,
+            history.ended(
+                plan.manifest,
+                summary,
+                counts=totals,
+                engine=outcome.engine,
+                inputs=_input_facts(plan),
+                is_complete=is_complete,
+            ),
+        )
+    if is_complete:
+        mark_success(plan.layout)
+    return summary
+
+
+def _summary(plan: Plan, outcome: "Outcome | None", totals: Counts) -> RunSummary:
+    counts = outcome.counts if outcome else None
+    stopped = outcome.stopped if outcome else None
+    generate_s = outcome.generate_s if outcome else 0.0
+    prompt_tokens = counts.prompt_tokens if counts else 0
+    output_tokens = counts.output_tokens if counts else 0
+    read = plan.work.counts
+    return RunSummary(
+        output_path=str(plan.layout.path),
+        outputs=str(plan.layout.outputs),
+        batches=str(plan.layout.batches),
+        run_id=plan.run_id,
+        exit_code=stopped.exit_code if stopped else _exit_code(plan, totals),
+        stopped=stopped.reason if stopped else None,
+        nothing_new=outcome is None,
+        num_rows=totals.num_rows,
+        num_ok=totals.num_ok,
+        num_failed=totals.num_failed,
+        failed_by_type=totals.failed_by_type,
+        finish_reasons=totals.finish_reasons,
+        num_duplicates=totals.num_duplicates,
+        num_cut=totals.finish_reasons.get("length", 0),
+        num_invalid_json=totals.num_invalid_json,
+        rows_this_run=counts.rows if counts else 0,
+        num_prompt_tokens=prompt_tokens,
+        num_output_tokens=output_tokens,
+        num_cached_tokens=counts.cached_tokens if counts else None,
+        wall_s=time.time() - plan.started_at.timestamp(),
+        generate_s=generate_s,
+        rows_per_s=_rate(counts.rows if counts else 0, generate_s),
+        output_tokens_per_s=_rate(output_tokens, generate_s),
+        total_tokens_per_s=_rate(prompt_tokens + output_tokens, generate_s),
+        blank_lines=read.blank_lines,
+        skipped_lines=read.skipped_lines,
+        num_stale=counts.stale if counts else 0,
+        engine_restarts=outcome.engine_restarts if outcome else 0,
+        warnings=tuple(plan.warnings),
+        phases=_phases(plan, outcome),
+        engine=history.engine_fields(outcome.engine) if outcome and outcome.engine else None,
+        samples=tuple(counts.samples) if counts else (),
+    )
+
+
+def _exit_code(plan: Plan, totals: Counts) -> int:
+    limit = plan.job.errors.failed_limit(totals.num_rows)
+    return ErrorBudgetExceeded.exit_code if totals.num_failed > limit else 0
+
+
+def _phases(plan: Plan, outcome: "Outcome | None") -> dict[str, float]:
+    phases = {"plan": plan.plan_s}
+    if outcome is not None:
+        phases |= {
+            "engine_start": outcome.engine_start_s,
+            "generate": outcome.generate_s,
+            "publish": outcome.publish_s,
+        }
+    return phases
+
+
+def _input_facts(plan: Plan) -> dict[str, dict[str, Any]]:
+    """Rows and content digests of each shard, as far as they are known by now."""
+    facts: dict[str, dict[str, Any]] = {}
+    for key, part in sorted(plan.store.state.parts.items()):
+        fact = facts.setdefault(key.shard, {"num_rows": 0, "digests": []})
+        fact["num_rows"] += part.num_rows
+        fact["digests"].append(_digest(part))
+    return facts
+
+
+def _digest(part: PartInfo) -> str | None:
+    return part.extent.source_digest if part.extent else None
+
+
+def _rate(amount: int, seconds: float) -> float | None:
+    return amount / seconds if seconds > 0 and amount else None

@@ -1,0 +1,294 @@
+"""Before a run: what is there, whether it fits together, what is left to do.
+
+Nothing here needs an engine, and a run that finds nothing new has to end within a second: footers
+are read instead of rows, and input is opened only when something is left.
+"""
+
+import secrets
+import shutil
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from batchgen.config.fingerprint import Fingerprint, digest, fingerprint
+from batchgen.config.models import JobConfig
+from batchgen.corpus.kept import KeptReader
+from batchgen.corpus.prompts import needed_columns
+from batchgen.corpus.readers import PartLimits, ReadCounts
+from batchgen.corpus.schema import plan_columns
+from batchgen.corpus.shards import find_shards
+from batchgen.corpus.unique import check_unique
+from batchgen.errors import DataError, ResumeMismatch
+from batchgen.monitor.console import Console
+from batchgen.output.columns import PartColumns, generated_names, job_schema, load_schema
+from batchgen.output.layout import RunLayout
+from batchgen.output.manifest import read_manifest
+from batchgen.output.store import OutputStore
+from batchgen.records import Shard
+from batchgen.run.identity import (
+    InputChanges,
+    check_fingerprint,
+    compare_inputs,
+    refuse_changed,
+)
+from batchgen.run.model_identity import model_digest
+from batchgen.run.options import RunOptions
+from batchgen.run.retry import select_rows
+from batchgen.run.stop import parse_deadline
+from batchgen.run.work import Work
+
+RETRY_MAY_CHANGE = ("sampling", "model.max_model_len", "prompt.on_overlong")
+"""What a retry may change: the directory keeps its first fingerprint, retried rows their run."""
+
+
+@dataclass(slots=True)
+class Plan:
+    """One run, decided: what it reads, where it writes, what was there before."""
+
+    job: JobConfig
+    options: RunOptions
+    layout: RunLayout
+    run_id: str
+    shards: list[Shard]
+    store: OutputStore
+    kept: KeptReader
+    columns: PartColumns
+    work: Work
+    fingerprint: Fingerprint
+    manifest: dict[str, Any] | None
+    changes: InputChanges
+    rows_total: int | None
+    total_is_estimate: bool
+    rows_done_before: int
+    rows_failed_before: int
+    started_at: datetime
+    warnings: list[str] = field(default_factory=list)
+    plan_s: float = 0.0
+
+
+def output_path(job: JobConfig, options: RunOptions) -> Path:
+    """The run's directory; `--limit N` has one of its own.
+
+    Raises DataError where something else lives there.
+    """
+    suffix = "" if options.limit is None else f"-limit-{options.limit}"
+    path = Path(job.output.path.rstrip("/") + suffix)
+    layout = RunLayout(path)
+    if path.exists() and not path.is_dir():
+        raise DataError(f"output.path '{path}' is a file; name a directory for the run")
+    if path.is_dir() and any(path.iterdir()) and not layout.hidden.is_dir():
+        raise DataError(
+            f"output.path '{path}' holds files and is no run directory; name an empty or new one"
+        )
+    return path
+
+
+def deadline_seconds(options: RunOptions, console: Console) -> float | None:
+    """Seconds until `--deadline`, which is said in full once."""
+    if options.deadline is None:
+        return None
+    now = datetime.now().astimezone()
+    moment = parse_deadline(options.deadline, now)
+    console.line(f"deadline: {moment:%Y-%m-%d %H:%M:%S %Z}")
+    return (moment - now).total_seconds()
+
+
+def make_plan(job: JobConfig, options: RunOptions, layout: RunLayout, console: Console) -> Plan:
+    """Everything that is decided before an engine is needed; the directory is recovered first.
+
+    Raises DataError or ResumeMismatch where inputs, output and job do not fit together.
+    """
+    began = time.perf_counter()
+    now = datetime.now(UTC)
+    shards = find_shards(job.input, exclude=Path(job.output.path))
+    if options.fresh:
+        discard(layout)
+    manifest = read_manifest(layout)
+    prints = fingerprint(job, model_digest=model_digest(job.model.name, job.model.tokenizer))
+    accepted = _accepted(options)
+    if manifest is not None:
+        check_fingerprint(manifest["fingerprint"], prints, path=str(layout.path), accepted=accepted)
+    limits = _limits(job)
+    needed = needed_columns(job.prompt, job.sampling, job.where)
+    columns, warnings = _columns(job, layout, shards, needed)
+    kept = KeptReader(shards, columns.kept_schema, limits)
+    store = OutputStore(layout, columns, kept, fingerprint=digest(prints), feed=job.batch.feed)
+    warnings += store.recover()
+    if manifest is None:
+        _refuse_unknown_parts(store, prints, layout)
+    changes = _check_inputs(shards, manifest, store, limits, layout, accepted)
+    warnings += [f"input '{name}' is gone; its finished rows are kept" for name in changes.vanished]
+    work = Work(
+        shards=shards,
+        parts=store.state.parts,
+        done_rows=store.state.done_rows,
+        columns=needed,
+        limits=limits,
+        counts=ReadCounts(),
+        limit=options.limit,
+        selection=select_rows(
+            options,
+            {key: layout.part(*key) for key in store.state.parts},
+            prefix=job.output.prefix,
+        ),
+    )
+    if not work.is_done():
+        _check_rows(job, shards, columns, needed, limits, warnings)
+    for warning in warnings:
+        console.warn(warning)
+    totals = store.state.totals()
+    rows_total, is_estimate = expected_rows(work)
+    return Plan(
+        job=job,
+        options=options,
+        layout=layout,
+        run_id=f"{now:%Y%m%dT%H%M%S}-{secrets.token_hex(3)}",
+        shards=shards,
+        store=store,
+        kept=kept,
+        columns=columns,
+        work=work,
+        fingerprint=prints,
+        manifest=manifest,
+        changes=changes,
+        rows_total=rows_total,
+        total_is_estimate=is_estimate,
+        rows_done_before=totals.num_rows,
+        rows_failed_before=totals.num_failed,
+        started_at=now,
+        warnings=warnings,
+        plan_s=time.perf_counter() - began,
+    )
+
+
+def discard(layout: RunLayout) -> None:
+    """Remove what earlier runs have left in this directory, the lock excepted."""
+    for folder in (layout.outputs, layout.batches, layout.journal):
+        shutil.rmtree(folder, ignore_errors=True)
+    for file in (layout.success, layout.manifest, layout.report, layout.schema, layout.progress):
+        file.unlink(missing_ok=True)
+
+
+def expected_rows(work: Work) -> tuple[int | None, bool]:
+    """Rows that the output will have, and whether that is an estimate (text shards, by bytes)."""
+    if work.selection is not None:
+        return None, False
+    total, is_estimate = 0, False
+    for shard in work.shards:
+        rows = work.finished_rows(shard)
+        if rows is None and shard.format == "parquet":
+            rows = pq.read_metadata(shard.path).num_rows
+        elif rows is None:
+            rows, is_exact = _rows_by_bytes(shard)
+            is_estimate |= not is_exact
+        total += rows
+    if work.limit is None or total < work.limit:
+        return total, is_estimate
+    return work.limit, False
+
+
+def _rows_by_bytes(shard: Shard) -> tuple[int, bool]:
+    """Rows of a text shard by the line ends in its first bytes, and whether those were all."""
+    codec = {"gzip": "gzip", "zstd": "zstd"}.get(shard.compression or "")
+    with Path(shard.path).open("rb") as raw:
+        source = pa.input_stream(raw, compression=codec) if codec else raw
+        head = source.read(1 << 20)
+        consumed = min(raw.tell(), shard.num_bytes)
+        is_whole = not source.read(1)
+    lines = head.count(b"\n") + (not head.endswith(b"\n") and bool(head))
+    if is_whole or not consumed:
+        return lines, shard.format == "jsonl"
+    return max(1, round(lines * shard.num_bytes / consumed)), False
+
+
+def _limits(job: JobConfig) -> PartLimits:
+    return PartLimits(
+        max_rows=job.output.rows_per_part,
+        max_bytes=job.output.bytes_per_part,
+        max_line_bytes=job.input.max_line_bytes,
+        on_bad_line=job.input.on_bad_line,
+    )
+
+
+def _accepted(options: RunOptions) -> tuple[str, ...]:
+    is_retry = options.retry_failed is not None or options.where is not None
+    if not is_retry:
+        return options.accept_change
+    return (*options.accept_change, *RETRY_MAY_CHANGE)
+
+
+def _columns(
+    job: JobConfig, layout: RunLayout, shards: list[Shard], needed: Sequence[str]
+) -> tuple[PartColumns, list[str]]:
+    """The columns of the parts: those of the first run, or planned from the input now."""
+    prefix = job.output.prefix
+    fixed = load_schema(layout)
+    if fixed is not None:
+        return PartColumns.of(fixed, prefix), []
+    plan = plan_columns(
+        shards,
+        needed=needed,
+        keep=job.output.keep,
+        generated=generated_names(job.output, job.sampling, job.model),
+        prefix=prefix,
+        fixed=None,
+    )
+    schema = job_schema(plan.kept_schema, job.output, job.sampling, job.model)
+    return PartColumns.of(schema, prefix), list(plan.warnings)
+
+
+def _check_rows(
+    job: JobConfig,
+    shards: list[Shard],
+    columns: PartColumns,
+    needed: Sequence[str],
+    limits: PartLimits,
+    warnings: list[str],
+) -> None:
+    """What has to hold of all input before a model is loaded for it."""
+    plan = plan_columns(
+        shards,
+        needed=needed,
+        keep=job.output.keep,
+        generated=generated_names(job.output, job.sampling, job.model),
+        prefix=job.output.prefix,
+        fixed=columns.kept_schema,
+    )
+    warnings += [warning for warning in plan.warnings if warning not in warnings]
+    if job.input.unique is not None:
+        check_unique(shards, job.input.unique, limits)
+
+
+def _check_inputs(
+    shards: list[Shard],
+    manifest: dict[str, Any] | None,
+    store: OutputStore,
+    limits: PartLimits,
+    layout: RunLayout,
+    accepted: Sequence[str],
+) -> InputChanges:
+    """Refuse changed shards, and open the last part of a shard that has grown."""
+    if manifest is None:
+        return InputChanges()
+    changes = compare_inputs(shards, manifest["inputs"], store.state.parts, limits)
+    refuse_changed(changes, path=str(layout.path), accepted=accepted)
+    for shard in changes.grown:
+        last = max(key.start_row for key in store.state.parts if key.shard == shard.name)
+        store.reopen_part(shard.name, last)
+    return changes
+
+
+def _refuse_unknown_parts(store: OutputStore, prints: Fingerprint, layout: RunLayout) -> None:
+    """Parts without a manifest: they are this job's, or nobody can tell what made them."""
+    for part in store.state.parts.values():
+        if part.fingerprint != digest(prints):
+            raise ResumeMismatch(
+                f"{layout.path} holds rows of another job, and its manifest.json is gone, so what "
+                "changed cannot be told; set another output.path or start over with --fresh"
+            )

@@ -1,0 +1,1 @@
+"""In which order rows reach the engine, and how: ordering, dedupe, feeds."""

@@ -1,0 +1,214 @@
+"""How prompts enter the engine. Three feeds, one task: every row out of the queue is settled.
+
+`generate` is the plain loop: `size` rows, one call of the engine's batch API, the next `size` rows.
+The call returns when its longest row has finished, so the engine drains at every boundary.
+`continuous` has no boundary: a window of rows is in flight, and a row that finishes makes room for
+the next one, whatever batch, part or shard it belongs to. `sequential` sends one row at a time, the
+baseline that batching is measured against.
+
+A feed sees an engine, a queue and a sink, and knows nothing of files, runs or faults. When the
+engine dies, `EngineDied` passes through; the rows that were in flight are in `InFlight` and go to
+the next engine.
+"""
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from itertools import count
+from typing import Protocol
+
+from batchgen.protocols import Engine
+from batchgen.records import Completion, Prompt, Refusal, Request
+from batchgen.schedule.ordering import FILL_SLOTS, FILL_WINDOW, NOTHING_ELSE, Item
+
+
+class Rows(Protocol):
+    """Where rows come from; `ordering.RowQueue` is the real one."""
+
+    @property
+    def is_exhausted(self) -> bool:
+        """Nothing is left, and nothing will come."""
+        ...
+
+    def next(self, urgency: int) -> Item | None:
+        """The next row, or None when there is none for this urgency."""
+        ...
+
+
+class Sink(Protocol):
+    """Where rows go when their fate is known."""
+
+    @property
+    def num_settled(self) -> int:
+        """Rows settled so far."""
+        ...
+
+    def refuse(self, refusal: Refusal) -> None:
+        """This row never reaches the engine."""
+        ...
+
+    def admit(self, prompt: Prompt) -> bool:
+        """Whether the engine has to work for this prompt; false where an equal one did or does."""
+        ...
+
+    def complete(self, prompt: Prompt, completion: Completion) -> None:
+        """The engine has finished with this prompt, well or badly."""
+        ...
+
+    def stale(self, completion: Completion) -> None:
+        """A completion that nobody waits for; it is counted and dropped."""
+        ...
+
+    def occupied(self, seconds: float, num_running: int, num_waiting: int) -> None:
+        """The engine has worked `seconds` with so many rows decoding and waiting."""
+        ...
+
+    def called(self, completions: list[Completion]) -> None:
+        """One call of the batch API has ended; the time stamps tell how full the engine was."""
+        ...
+
+    def end_batch(self) -> None:
+        """The rows settled since the last batch are one batch."""
+        ...
+
+
+class Stop(Protocol):
+    """Whether the run has to end now."""
+
+    def check(self) -> None:
+        """Raise where feeding has to stop (signal, deadline, error budget)."""
+        ...
+
+    def interruptible(self) -> AbstractContextManager[None]:
+        """A context in which a signal ends a long call of the engine at once."""
+        ...
+
+
+class InFlight:
+    """The rows that an engine has and that are not settled, by request id.
+
+    Ids count on over engines and calls, so that a completion of an earlier engine or call can
+    never be taken for that of another row.
+    """
+
+    def __init__(self) -> None:
+        self._prompts: dict[str, Prompt] = {}
+        self._ids: Iterator[int] = count(1)
+
+    def __len__(self) -> int:
+        return len(self._prompts)
+
+    @property
+    def request_ids(self) -> list[str]:
+        """Ids of all requests in flight."""
+        return list(self._prompts)
+
+    def enter(self, prompt: Prompt) -> Request:
+        """The request to send for this prompt."""
+        request_id = f"r{next(self._ids)}"
+        self._prompts[request_id] = prompt
+        return Request(
+            request_id, prompt.token_ids, prompt.text, prompt.sampling, prompt.seed, prompt.key
+        )
+
+    def leave(self, completion: Completion, sink: Sink) -> None:
+        """Settle the row that this completion belongs to, if any waits for it."""
+        prompt = self._prompts.pop(completion.request_id, None)
+        if prompt is None:
+            sink.stale(completion)
+        else:
+            sink.complete(prompt, completion)
+
+    def take_all(self) -> list[Prompt]:
+        """All rows in flight, which are so no longer."""
+        prompts = list(self._prompts.values())
+        self._prompts.clear()
+        return prompts
+
+
+def feed_continuous(
+    rows: Rows, engine: Engine, sink: Sink, stop: Stop, in_flight: InFlight, *, window: int
+) -> None:
+    """Keep `window` rows in flight until the queue is exhausted."""
+    slots = engine.info.max_num_seqs
+    now = engine.clock.now()
+    while True:
+        stop.check()
+        while len(in_flight) < window:
+            urgency = _urgency(len(in_flight), slots)
+            prompt = _next_prompt(rows, sink, urgency)
+            if prompt is None:
+                break
+            refused = engine.add(in_flight.enter(prompt))
+            if refused is not None:
+                in_flight.leave(refused, sink)
+        if not len(in_flight):
+            if rows.is_exhausted:
+                return
+            continue
+        num_running = min(len(in_flight), slots)
+        num_waiting = len(in_flight) - num_running
+        finished = engine.step()
+        before, now = now, engine.clock.now()
+        sink.occupied(now - before, num_running, num_waiting)
+        for completion in finished:
+            in_flight.leave(completion, sink)
+
+
+def feed_generate(
+    rows: Rows, engine: Engine, sink: Sink, stop: Stop, in_flight: InFlight, *, batch_size: int
+) -> None:
+    """One call of the engine's batch API for each `batch_size` rows."""
+    while not rows.is_exhausted:
+        stop.check()
+        requests = _take_batch(rows, sink, in_flight, batch_size)
+        if requests:
+            with stop.interruptible():
+                completions = engine.generate(requests)
+            sink.called(completions)
+            for completion in completions:
+                in_flight.leave(completion, sink)
+        sink.end_batch()
+
+
+def feed_sequential(
+    rows: Rows, engine: Engine, sink: Sink, stop: Stop, in_flight: InFlight
+) -> None:
+    """One row at a time: the next one enters when the engine is empty."""
+    while (prompt := _next_prompt(rows, sink, NOTHING_ELSE)) is not None:
+        stop.check()
+        request = in_flight.enter(prompt)
+        with stop.interruptible():
+            completions = engine.generate([request])
+        sink.called(completions)
+        for completion in completions:
+            in_flight.leave(completion, sink)
+
+
+def _urgency(num_in_flight: int, slots: int) -> int:
+    if num_in_flight == 0:
+        return NOTHING_ELSE
+    return FILL_SLOTS if num_in_flight < slots else FILL_WINDOW
+
+
+def _next_prompt(rows: Rows, sink: Sink, urgency: int) -> Prompt | None:
+    """The next row that the engine has to work for; refused rows and copies settle on the way."""
+    while (item := rows.next(urgency)) is not None:
+        if isinstance(item, Refusal):
+            sink.refuse(item)
+        elif sink.admit(item):
+            return item
+    return None
+
+
+def _take_batch(rows: Rows, sink: Sink, in_flight: InFlight, batch_size: int) -> list[Request]:
+    """The next `batch_size` rows, as requests for those among them that need the engine."""
+    requests: list[Request] = []
+    for _ in range(batch_size):
+        item = rows.next(NOTHING_ELSE)
+        if item is None:
+            break
+        if isinstance(item, Refusal):
+            sink.refuse(item)
+        elif sink.admit(item):
+            requests.append(in_flight.enter(item))
+    return requests

@@ -1,0 +1,1 @@
+"""Numbers about a run: a record per batch, and what was measured to fill it."""

@@ -1,0 +1,148 @@
+"""Collects, row by row, what one open batch needs for its `BatchRecord`."""
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
+import numpy as np
+
+from batchgen.records import Completion, EngineStats, FinishedRow
+from batchgen.stats.batch import BatchRecord
+from batchgen.stats.occupancy import Occupancy
+
+
+class StageSeconds:
+    """Running totals of the stages beside the engine; a batch reports its share of each."""
+
+    __slots__ = ("read_s", "render_s", "write_s")
+
+    def __init__(self, read_s: float = 0.0, render_s: float = 0.0, write_s: float = 0.0) -> None:
+        self.read_s = read_s
+        self.render_s = render_s
+        self.write_s = write_s
+
+
+class BatchMeter:
+    """One open batch. Times are seconds of the run's clock."""
+
+    def __init__(
+        self,
+        *,
+        run_id: str,
+        batch_id: int,
+        feed: str,
+        slots: int,
+        now: float,
+        stats: EngineStats,
+        stages: StageSeconds,
+    ) -> None:
+        self.run_id = run_id
+        self.batch_id = batch_id
+        self.feed = feed
+        self.occupancy = Occupancy(slots)
+        self.num_rows = 0
+        self._num_failed = 0
+        self._num_prompt_tokens = 0
+        self._num_output_tokens = 0
+        self._num_cached_tokens: int | None = None
+        self._ttft: list[float] = []
+        self._tpot: list[float] = []
+        self._latency: list[float] = []
+        self._queue: list[float] = []
+        self._opened = now
+        self._started_at = datetime.now(UTC).isoformat()
+        self._stats = stats
+        self._stages = stages
+        self._kv_cache_usage_max = stats.kv_cache_usage
+
+    def row(self, row: FinishedRow, completion: Completion | None = None) -> None:
+        """Count a finished row; `completion` where the engine worked for this very row."""
+        self.num_rows += 1
+        self._num_failed += row.error_type is not None
+        if row.duplicate_of is not None or completion is None:
+            return
+        self._num_prompt_tokens += row.num_prompt_tokens or 0
+        self._num_output_tokens += row.num_output_tokens or 0
+        if row.num_cached_tokens is not None:
+            self._num_cached_tokens = (self._num_cached_tokens or 0) + row.num_cached_tokens
+        self._times(row, completion)
+
+    def _times(self, row: FinishedRow, completion: Completion) -> None:
+        if completion.queue_s is not None:
+            self._queue.append(completion.queue_s)
+        if row.latency_s is None or row.ttft_s is None:
+            return
+        self._latency.append(row.latency_s)
+        self._ttft.append(row.ttft_s)
+        steps = max(sample.num_tokens for sample in completion.samples) - 1
+        if steps > 0:
+            self._tpot.append((row.latency_s - row.ttft_s) / steps)
+
+    def look(self, stats: EngineStats) -> None:
+        """Note a look at the running engine (peak of the KV cache)."""
+        if stats.kv_cache_usage is not None:
+            self._kv_cache_usage_max = max(self._kv_cache_usage_max or 0.0, stats.kv_cache_usage)
+
+    def close(
+        self,
+        *,
+        now: float,
+        stats: EngineStats,
+        stages: StageSeconds,
+        rss_bytes: int | None,
+        closed_by: str,
+    ) -> BatchRecord:
+        """The record of this batch, its wall time ending `now`."""
+        self.look(stats)
+        wall_s = now - self._opened
+        produced_out = _delta(stats.num_output_tokens, self._stats.num_output_tokens)
+        produced_in = _delta(stats.num_prompt_tokens, self._stats.num_prompt_tokens)
+        output_tokens = self._num_output_tokens if produced_out is None else produced_out
+        prompt_tokens = self._num_prompt_tokens if produced_in is None else produced_in
+        return BatchRecord(
+            run_id=self.run_id,
+            batch_id=self.batch_id,
+            feed=self.feed,
+            replica=0,
+            started_at=self._started_at,
+            wall_s=wall_s,
+            num_rows=self.num_rows,
+            num_failed=self._num_failed,
+            num_prompt_tokens=self._num_prompt_tokens,
+            num_cached_tokens=self._num_cached_tokens,
+            num_output_tokens=self._num_output_tokens,
+            rows_per_s=_rate(self.num_rows, wall_s),
+            output_tokens_per_s=_rate(output_tokens, wall_s),
+            total_tokens_per_s=_rate(output_tokens + prompt_tokens, wall_s),
+            ttft_s_p50=percentile(self._ttft, 50),
+            ttft_s_p95=percentile(self._ttft, 95),
+            tpot_s_p50=percentile(self._tpot, 50),
+            tpot_s_p95=percentile(self._tpot, 95),
+            latency_s_p50=percentile(self._latency, 50),
+            latency_s_p95=percentile(self._latency, 95),
+            queue_s_p50=percentile(self._queue, 50),
+            num_running_mean=self.occupancy.num_running_mean,
+            drain_s=self.occupancy.drain_s if self.occupancy.observed_s else None,
+            kv_cache_usage_max=self._kv_cache_usage_max,
+            num_preemptions=_delta(stats.num_preemptions, self._stats.num_preemptions),
+            read_s=stages.read_s - self._stages.read_s,
+            render_s=stages.render_s - self._stages.render_s,
+            write_s=stages.write_s - self._stages.write_s,
+            rss_bytes=rss_bytes,
+            closed_by=closed_by,
+        )
+
+
+def percentile(values: Sequence[float], share: float) -> float | None:
+    """Linear-interpolated percentile (`share` in 0 to 100); None without values."""
+    return float(np.percentile(values, share)) if values else None
+
+
+def _rate(amount: int, seconds: float) -> float | None:
+    return amount / seconds if seconds > 0 else None
+
+
+def _delta(now: int | None, before: int | None) -> int | None:
+    """Growth of an engine counter; None where the engine restarted or does not tell."""
+    if now is None or before is None or now < before:
+        return None
+    return now - before

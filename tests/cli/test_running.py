@@ -1,0 +1,259 @@
+"""Commands on a real job: what goes where, and with which exit code."""
+
+import json
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from batchgen.cli.app import app
+
+SCRIPT = Path(sys.executable).with_name("batchgen")
+
+
+@pytest.fixture
+def job(tmp_path, monkeypatch):
+    """Writes data and a job file; the working directory is where they are."""
+    monkeypatch.chdir(tmp_path)
+
+    def make(rows=None, **extra):
+        rows = [{"prompt": f"row number {n}"} for n in range(20)] if rows is None else rows
+        Path("docs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        Path("job.yaml").write_text(
+            "input: {paths: [docs.jsonl]}\n"
+            "prompt: {column: prompt}\n"
+            f"model: {{engine: simulated, max_model_len: 64, extra: {json.dumps(extra)}}}\n"
+            "sampling: {max_tokens: 16, temperature: 0.0}\n"
+            "output: {path: out}\n"
+            "errors: {stop_at: null}\n"
+        )
+
+    return make
+
+
+@pytest.fixture
+def invoke():
+    return lambda *args: CliRunner().invoke(app, list(args))
+
+
+def last_line(text):
+    return json.loads(text.splitlines()[-1])
+
+
+def test_the_answer_is_on_stdout_and_the_rest_on_stderr(job, invoke):
+    job()
+    result = invoke("run", "job.yaml")
+    assert result.exit_code == 0, result.stderr
+    assert "20: 20 ok, 0 failed" in result.stdout
+    assert "20: 20 ok" not in result.stderr
+
+
+def test_json_is_one_object_on_the_last_line(job, invoke):
+    job()
+    result = invoke("run", "job.yaml", "--json")
+    answer = last_line(result.stdout)
+    assert len(result.stdout.splitlines()) == 1
+    assert (answer["num_rows"], answer["num_ok"], answer["exit_code"]) == (20, 20, 0)
+
+
+def test_json_keys_are_documented(job, invoke):
+    job()
+    page = (Path(__file__).parents[2] / "docs/json-answers.md").read_text()
+    answers = {
+        "check": invoke("check", "job.yaml", "--json"),
+        "run": invoke("run", "job.yaml", "--json"),
+        "status": invoke("status", "out", "--json"),
+        "verify": invoke("verify", "out", "--json"),
+    }
+    for command, result in answers.items():
+        section = page.split(f"## batchgen {command}\n")[1].split("\n## ")[0]
+        documented = set(re.findall(r"`(\w+)`", section))
+        assert set(last_line(result.stdout)) <= documented, command
+
+
+def test_quiet_says_nothing_when_all_is_well(job, invoke):
+    job()
+    result = invoke("run", "job.yaml", "--quiet")
+    assert (result.exit_code, result.stdout, result.stderr) == (0, "", "")
+
+
+def test_a_second_run_finds_nothing_new(job, invoke):
+    job()
+    invoke("run", "job.yaml")
+    result = invoke("run", "job.yaml", "--json")
+    assert last_line(result.stdout)["nothing_new"] is True
+
+
+def test_too_many_failed_rows_are_exit_6_with_the_reason(job, invoke):
+    job([{"prompt": "fine"}, {"prompt": ""}, {"prompt": None}, {"prompt": ""}])
+    result = invoke("run", "job.yaml")
+    assert result.exit_code == 6
+    assert "4: 1 ok, 3 of 4 failed (empty_prompt 2, null_prompt 1)" in result.stdout
+    assert "error: 3 of 4 rows failed" in result.stderr
+    assert "empty_prompt" in result.stderr
+
+
+def test_retryable_failures_come_with_the_command(job, invoke):
+    job(script={"docs.jsonl:3": {"fault": "row_error_once"}})
+    result = invoke("run", "job.yaml")
+    assert result.exit_code == 6
+    assert "batchgen run job.yaml --retry-failed" in result.stderr
+
+
+def test_hostile_text_reaches_no_terminal(job, invoke):
+    job([{"prompt": "\x1b]0;owned\x07 \x1b[2J \u202e"}])
+    for result in (invoke("check", "job.yaml"), invoke("run", "job.yaml")):
+        assert not re.search("[\x1b\x07\u202e]", result.stdout + result.stderr)
+        assert "\\x1b[2J" in result.stdout
+
+
+def test_a_stall_shows_by_the_age_of_the_last_completion(job):
+    """Stdout and stderr are files; row 12 keeps the engine busy for 300 s of simulated time."""
+    job(
+        clock="simulated",
+        script={"docs.jsonl:12": {"stall_s": 300.0}},
+    )
+    command = [SCRIPT, "run", "job.yaml", "-s", "batch.size=8", "-s", "batch.order=input"]
+    with Path("stdout").open("w") as stdout, Path("stderr").open("w") as stderr:
+        code = subprocess.call(
+            [*command, "-s", "batch.feed=generate"], stdout=stdout, stderr=stderr
+        )
+    text = Path("stderr").read_text()
+    assert code == 0, text
+    lines = [line for line in text.splitlines() if line.startswith("progress")]
+    elapsed = [line.split()[1] for line in lines]
+    assert elapsed[:5] == ["00:01:00:", "00:02:00:", "00:03:00:", "00:04:00:", "00:05:00:"]
+    assert any(re.search(r"last completion (\d{2,}) s ago", line) for line in lines)
+    assert not re.search("[\r\x1b]", text)
+    assert "progress" not in Path("stdout").read_text()
+
+
+def test_json_lines_on_stderr_are_all_objects(job):
+    job(clock="simulated", script={"docs.jsonl:12": {"stall_s": 300.0}})
+    process = subprocess.run(
+        [SCRIPT, "run", "job.yaml", "--log-format", "json"], capture_output=True, text=True
+    )
+    levels = {json.loads(line)["level"] for line in process.stderr.splitlines()}
+    assert "progress" in levels
+    assert process.returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("fault", "name", "code"),
+    [("interrupt_after_rows", "SIGINT", 130), ("terminate_after_rows", "SIGTERM", 143)],
+)
+def test_a_signal_saves_and_sets_the_exit_code(job, invoke, fault, name, code):
+    job([{"prompt": f"row number {n}"} for n in range(2000)], faults={fault: 300})
+    process = subprocess.run(
+        [SCRIPT, "run", "job.yaml", "--json"], capture_output=True, text=True, timeout=60
+    )
+    assert process.returncode == code, process.stderr
+    assert "Traceback" not in process.stderr
+    assert f"error: stopped by {name}" in process.stderr
+    assert 300 <= last_line(process.stdout)["num_rows"] < 2000
+    assert last_line(invoke("status", "out", "--json").stdout)["state"] == "stopped"
+
+
+def test_status_follows_a_run_to_its_end(job, invoke):
+    job()
+    invoke("run", "job.yaml")
+    answer = last_line(invoke("status", "out", "--json").stdout)
+    assert answer["state"] == "done"
+    assert (answer["rows_done"], answer["rows_total"], answer["rows_failed"]) == (20, 20, 0)
+    assert answer["rows_per_s"] is None
+
+
+def test_status_of_a_copied_output_comes_from_its_manifest(job, invoke, tmp_path):
+    job([{"prompt": "fine"}, {"prompt": ""}])
+    invoke("run", "job.yaml")
+    (tmp_path / "out/.batchgen/progress.json").unlink()
+    answer = last_line(invoke("status", "out", "--json").stdout)
+    assert (answer["state"], answer["failed_by_type"]) == ("done", {"empty_prompt": 1})
+
+
+def test_status_knows_a_killed_run(job, invoke):
+    job(faults={"kill_process_after_rows": 5})
+    process = subprocess.run([SCRIPT, "run", "job.yaml"], capture_output=True)
+    assert process.returncode == -signal.SIGKILL
+    result = invoke("status", "out")
+    assert result.exit_code == 0
+    assert "killed" in result.stdout
+
+
+def test_verify_proves_a_whole_output(job, invoke):
+    job()
+    invoke("run", "job.yaml")
+    result = invoke("verify", "out")
+    assert result.exit_code == 0
+    assert "20 rows in 1 parts, all in place" in result.stdout
+
+
+def test_verify_finds_a_missing_part(job, invoke):
+    job()
+    invoke("run", "job.yaml", "-s", "output.rows_per_part=5")
+    sorted(Path("out/outputs").glob("*.parquet"))[1].unlink()
+    result = invoke("verify", "out")
+    assert result.exit_code == 4
+    assert "error: docs.jsonl: 5 rows have no output row: 5, 6, 7, 8, 9" in result.stderr
+    assert result.stdout == ""
+
+
+def test_verify_respects_a_limit(job, invoke):
+    job()
+    invoke("run", "job.yaml", "--limit", "7")
+    result = invoke("verify", "out-limit-7")
+    assert result.exit_code == 0, result.stderr
+    assert "7 rows" in result.stdout
+
+
+def test_verify_notes_inputs_that_are_out_of_reach(job, invoke, tmp_path, monkeypatch):
+    job()
+    invoke("run", "job.yaml")
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    result = invoke("verify", str(tmp_path / "out"))
+    assert result.exit_code == 0, result.stderr
+    assert "note: 1 of 1 input shards cannot be found" in result.stderr
+
+
+def test_verify_sees_that_the_input_has_changed(job, invoke):
+    job()
+    invoke("run", "job.yaml")
+    with Path("docs.jsonl").open("a") as file:
+        file.write('{"prompt": "one more"}\n')
+    result = invoke("verify", "out")
+    assert result.exit_code == 4
+    assert "docs.jsonl: the input has changed" in result.stderr
+
+
+def test_init_check_run_go_hand_in_hand(job, invoke):
+    job()
+    assert invoke("init", "docs.jsonl", "-o", "new.yaml").exit_code == 0
+    engine = ("-s", "model.engine=simulated")
+    checked = invoke("check", "new.yaml", *engine)
+    assert checked.exit_code == 0, checked.stderr
+    assert "the job can run: batchgen run new.yaml -s model.engine=simulated" in checked.stderr
+    assert invoke("run", "new.yaml", *engine).exit_code == 0
+
+
+def test_check_warns_of_an_output_of_another_job(job, invoke):
+    job()
+    invoke("run", "job.yaml")
+    assert invoke("check", "job.yaml").stderr.count("warning") == 0
+    result = invoke("check", "job.yaml", "-s", "sampling.max_tokens=8")
+    assert result.exit_code == 0
+    assert "warning: a run would stop here" in result.stderr
+    assert "max_tokens" in result.stderr
+
+
+def test_init_never_replaces_a_file(job, invoke):
+    job()
+    before = Path("job.yaml").read_text()
+    result = invoke("init", "docs.jsonl", "-o", "job.yaml")
+    assert result.exit_code == 2
+    assert "job.yaml: exists already" in result.stderr
+    assert Path("job.yaml").read_text() == before

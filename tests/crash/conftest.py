@@ -1,0 +1,395 @@
+"""A job that has everything in it, runs of it that can be killed, and what must hold afterwards.
+
+Nothing is simulated about a kill here: runs are processes, and SIGKILL ends them. Only the engine
+is simulated, because its texts are known beforehand and its requests are counted.
+"""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import yaml
+
+from batchgen.output.batches import batch_files
+from batchgen.output.journal import list_segments
+from batchgen.output.layout import RunLayout
+from batchgen.output.manifest import read_manifest
+from batchgen.output.parts import read_part_info
+from batchgen.output.reading import part_files, read_batches
+from batchgen.output.snapshot import look
+from batchgen.run.verifying import verify_run
+
+Row = tuple[str, int]
+
+VOLATILE = ("run_id", "batch_id", "ttft_s", "latency_s", "duplicate_of")
+"""Columns that may differ between two runs of a job; `duplicate_of` is compared by its meaning."""
+TIMEOUT_S = 60.0
+WINDOW = 16
+RETRIED = ["--retry-failed", "-s", "model.extra.script={}"]
+
+
+class Zygote:
+    """The process that forks runs; see zygote.py."""
+
+    def __init__(self) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, str(Path(__file__).with_name("zygote.py"))],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def ask(self, **request: Any) -> Any:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(json.dumps(request) + "\n")
+        self._process.stdin.flush()
+        return json.loads(self._process.stdout.readline())
+
+    def close(self) -> None:
+        self._process.communicate()
+
+
+@dataclass
+class Run:
+    """A run that was started, and what it wrote to stdout and stderr once it has ended."""
+
+    zygote: Zygote
+    pid: int
+    output: Path
+    code: int | None = None
+
+    def kill(self, number: signal.Signals = signal.SIGKILL) -> None:
+        os.kill(self.pid, number)
+
+    def wait(self, timeout_s: float = TIMEOUT_S) -> int:
+        """Its exit code; minus the signal's number where a signal ended it."""
+        if self.code is None:
+            self.code = self.zygote.ask(do="wait", pid=self.pid, timeout_s=timeout_s)
+        if self.code is None:
+            self.kill()
+            pytest.fail(f"the run has not ended within {timeout_s} s: {self.stderr}")
+        return self.code
+
+    @property
+    def stdout(self) -> str:
+        return self.output.with_suffix(".out").read_text()
+
+    @property
+    def stderr(self) -> str:
+        return self.output.with_suffix(".err").read_text()
+
+
+@dataclass
+class Desk:
+    """A working directory with inputs, `job.yaml`, and the run directory `out`."""
+
+    zygote: Zygote
+    path: Path
+    attempts: list[Run] = field(default_factory=list)
+
+    @property
+    def layout(self) -> RunLayout:
+        return RunLayout(self.path / "out")
+
+    def start(
+        self,
+        *args: str,
+        crash: str = "",
+        user: int | None = None,
+        file_bytes: int | None = None,
+        env: Mapping[str, str] | None = None,
+        job: str = "job.yaml",
+    ) -> Run:
+        """`batchgen run job.yaml ARGS`, to die at the crash point `crash`."""
+        logs = self.path / "logs"
+        logs.mkdir(exist_ok=True)
+        logs.chmod(0o777)
+        output = logs / f"{len(self.attempts)}"
+        pid = self.zygote.ask(
+            do="start",
+            args=["run", job, *args],
+            cwd=str(self.path),
+            stdout=str(output.with_suffix(".out")),
+            stderr=str(output.with_suffix(".err")),
+            env={"BATCHGEN_CRASH_AT": crash, **(env or {})},
+            user=user,
+            file_bytes=file_bytes,
+        )
+        run = Run(self.zygote, pid, output)
+        self.attempts.append(run)
+        return run
+
+    def run(self, *args: str, **options: Any) -> Run:
+        """The same, to its end."""
+        run = self.start(*args, **options)
+        run.wait()
+        return run
+
+    def crash(self, step: str, *args: str) -> None:
+        """A run that has to reach this crash point."""
+        run = self.run(*args, crash=step)
+        assert run.code == -signal.SIGKILL, f"did not reach {step}: {run.code} {run.stderr}"
+
+    def finish(self, *args: str) -> Run:
+        """A run that has to end well."""
+        run = self.run(*args)
+        assert run.code == 0, run.stderr
+        return run
+
+    def await_rows(self, num_rows: int, run: Run) -> None:
+        """Return when the engine has got so many requests."""
+        deadline = time.monotonic() + TIMEOUT_S
+        while len(self.received()) < num_rows:
+            assert time.monotonic() < deadline, run.stderr
+            time.sleep(0.005)
+
+    def received(self) -> list[Row]:
+        """Rows that reached an engine, in the order in which they did, over all runs."""
+        record = self.path / "received.jsonl"
+        if not record.exists():
+            return []
+        lines = record.read_bytes().split(b"\n")[:-1]
+        return [(row["shard"], row["row"]) for row in map(json.loads, lines)]
+
+    def durable(self) -> set[Row]:
+        """Rows that a reader finds now, in parts and journal."""
+        return look(self.layout, _rows_of) if self.layout.schema.exists() else set()
+
+    def copy(self, path: Path) -> "Desk":
+        """Another desk that looks the same, modification times included."""
+        shutil.copytree(self.path, path, symlinks=True)
+        return Desk(self.zygote, path)
+
+
+def _rows_of(run: Any) -> set[Row]:
+    rows: set[Row] = set()
+    for key in run.part_keys():
+        pending = run.pending(key)
+        if pending is not None:
+            numbers = pending.done.rows().tolist()
+        else:
+            numbers = run.state.done_rows(*key).tolist()
+        rows.update((key.shard, number) for number in numbers)
+    return rows
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """What a finished run has left, for comparison with another."""
+
+    parts: dict[str, pa.Table]
+    schemas: dict[str, pa.Schema]
+    num_superseded: int
+
+    @classmethod
+    def of(cls, layout: RunLayout) -> "Dataset":
+        files = part_files(layout)
+        tables = {file.name: pq.ParquetFile(file).read() for file in files}
+        return cls(
+            parts={
+                name: table.drop_columns(list(VOLATILE)).replace_schema_metadata()
+                for name, table in tables.items()
+            },
+            schemas={name: table.schema.remove_metadata() for name, table in tables.items()},
+            num_superseded=sum(read_part_info(file).num_superseded for file in files),
+        )
+
+
+@pytest.fixture(scope="session")
+def zygote() -> Iterator[Zygote]:
+    process = Zygote()
+    yield process
+    process.close()
+
+
+JOB: dict[str, Any] = {
+    "input": {"paths": ["data"], "on_bad_line": "error_row"},
+    "prompt": {"template": "Say it: {{ text }}"},
+    "model": {
+        "engine": "simulated",
+        "max_model_len": 64,
+        "max_num_seqs": WINDOW // 2,
+        "extra": {
+            "step_s": 0.002,
+            "prefix_caching": False,
+            "record": "received.jsonl",
+            "script": {
+                "a.parquet:3": {"fault": "row_error"},
+                "b.jsonl:40": {"fault": "row_error"},
+                "b.jsonl:41": {"fault": "row_error"},
+            },
+        },
+    },
+    "sampling": {"max_tokens": 24, "temperature": 0.0},
+    "batch": {"size": 24, "look_ahead": 32},
+    "output": {"path": "out", "rows_per_part": 25, "keep": ["id", "score", "tags", "more"]},
+    "errors": {"max_failed": "50%", "stop_at": None},
+}
+"""Two shards, five parts; refused rows, rows that the engine fails, equal prompts."""
+
+
+def job_with(**sections: Mapping[str, Any]) -> dict[str, Any]:
+    """`JOB` with some keys of some sections replaced."""
+    merged = {name: dict(values) for name, values in JOB.items()}
+    for name, values in sections.items():
+        merged[name] = {**merged.get(name, {}), **values}
+    return merged
+
+
+def extra_with(**options: Any) -> dict[str, Any]:
+    """`model.extra` of `JOB` with some options replaced."""
+    return {"extra": {**JOB["model"]["extra"], **options}}
+
+
+def write_inputs(folder: Path) -> None:
+    """60 rows of Parquet and 65 of JSONL, equal prompts within and across them."""
+    folder.mkdir(parents=True)
+    rows = [
+        {"id": number, "text": text_of(number), "score": number / 4, "tags": ["x", str(number)]}
+        for number in range(60)
+    ]
+    rows[7]["text"] = None
+    rows[8]["text"] = "  \u200b\n"
+    pq.write_table(pa.Table.from_pylist(rows), folder / "a.parquet", row_group_size=16)
+    lines = [
+        json.dumps({"id": 100 + number, "text": text_of(number), "more": {"n": number}})
+        for number in range(20, 85)
+    ]
+    lines[5] = '{"id": 105, "text": "never closed'
+    lines[30] = json.dumps({"id": 130, "text": "word " * 80})
+    lines[31] = json.dumps({"id": 131, "text": 17})
+    lines.insert(10, "")
+    (folder / "b.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def text_of(number: int) -> str:
+    """Every sixth text is that of another row."""
+    return f"document {number if number % 6 else number % 12} of the river Übung 漢字 {'x ' * 3}"
+
+
+@pytest.fixture
+def make_desk(tmp_path: Path, zygote: Zygote) -> Callable[..., Desk]:
+    """A desk with the inputs, and a job with some keys replaced."""
+
+    def make(name: str = "desk", **sections: Mapping[str, Any]) -> Desk:
+        path = tmp_path / name
+        write_inputs(path / "data")
+        (path / "job.yaml").write_text(yaml.safe_dump(job_with(**sections)), encoding="utf-8")
+        return Desk(zygote, path)
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory, zygote: Zygote) -> Dataset:
+    """The dataset of a run that nothing happened to."""
+    return Dataset.of(_reference(tmp_path_factory, zygote).layout)
+
+
+@pytest.fixture(scope="session")
+def undisturbed_retry(tmp_path_factory: pytest.TempPathFactory, zygote: Zygote) -> Dataset:
+    """The same after a retry that nothing happened to."""
+    desk = _reference(tmp_path_factory, zygote)
+    desk.finish(*RETRIED)
+    return Dataset.of(desk.layout)
+
+
+def _reference(factory: pytest.TempPathFactory, zygote: Zygote) -> Desk:
+    path = factory.mktemp("reference") / "desk"
+    write_inputs(path / "data")
+    (path / "job.yaml").write_text(yaml.safe_dump(JOB), encoding="utf-8")
+    desk = Desk(zygote, path)
+    desk.finish()
+    return desk
+
+
+@pytest.fixture
+def check_finished() -> Callable[[Desk, Dataset], None]:
+    """Everything that has to hold of a run directory when its job is done."""
+
+    def check(desk: Desk, expected: Dataset) -> None:
+        layout = desk.layout
+        found = Dataset.of(layout)
+        assert list(found.parts) == list(expected.parts)
+        for name, table in expected.parts.items():
+            assert found.schemas[name] == expected.schemas[name]
+            assert found.parts[name].equals(table), name
+        assert found.num_superseded == expected.num_superseded
+        check_copies(layout)
+        check_batches(layout)
+        check_traces(layout)
+        report = verify_run(layout.path)
+        assert (report.problems, report.notes) == ((), ())
+
+    return check
+
+
+def check_copies(layout: RunLayout) -> None:
+    """A copy names a row that is no copy itself and says the same."""
+    rows: dict[str, dict[str, Any]] = {}
+    columns = ["shard", "row", "output", "finish_reason", "error_type", "duplicate_of"]
+    for file in part_files(layout):
+        for row in pq.ParquetFile(file).read(columns=columns).to_pylist():
+            rows[f"{row['shard']}:{row['row']}"] = row
+    for row in rows.values():
+        if row["duplicate_of"] is not None:
+            leader = rows[row["duplicate_of"]]
+            assert leader["duplicate_of"] is None
+            assert leader["output"] == row["output"]
+            assert leader["finish_reason"] == row["finish_reason"]
+
+
+def check_batches(layout: RunLayout) -> None:
+    """The table of batches counts every row once, and every superseded one as well."""
+    batches = read_batches(layout.path)
+    assert batches["batch_id"].is_unique
+    stored = [id for file in batch_files(layout) for id in _column(file, "batch_id")]
+    assert sorted(stored) == sorted(batches["batch_id"])
+    counted: Counter[int] = Counter()
+    runs: dict[int, str] = {}
+    num_rows = num_superseded = 0
+    for file in part_files(layout):
+        table = pq.ParquetFile(file).read(columns=["batch_id", "run_id"])
+        counted.update(table.column("batch_id").to_pylist())
+        runs.update(zip(*(table.column(name).to_pylist() for name in table.column_names)))
+        num_rows += table.num_rows
+        num_superseded += read_part_info(file).num_superseded
+    assert int(batches["num_rows"].sum()) == num_rows + num_superseded
+    by_id = batches.set_index("batch_id")
+    for batch_id, rows in counted.items():
+        assert rows <= by_id.loc[batch_id, "num_rows"]
+        assert runs[batch_id] == by_id.loc[batch_id, "run_id"]
+
+
+def check_traces(layout: RunLayout) -> None:
+    """Nothing temporary is left, and a finished run says so."""
+    files = [path for path in layout.path.rglob("*") if path.is_file()]
+    assert [path for path in files if "tmp" in path.name] == []
+    assert list_segments(layout.journal) == []
+    assert layout.success.exists()
+    assert not (layout.hidden / "holder.json").exists()
+    manifest = read_manifest(layout)
+    assert manifest is not None
+    assert manifest["status"] == "done"
+    parts = [read_part_info(file) for file in part_files(layout)]
+    assert manifest["counts"]["num_rows"] == sum(part.num_rows for part in parts)
+    assert manifest["counts"]["num_failed"] == sum(part.counts.num_failed for part in parts)
+    assert all(part.complete for part in parts)
+
+
+def _column(file: Path, name: str) -> list[Any]:
+    values: list[Any] = pq.ParquetFile(file).read(columns=[name]).column(0).to_pylist()
+    return values
