@@ -56,6 +56,7 @@ class Output:
         self.log_format = "text"
         is_dumb = os.environ.get("TERM") == "dumb"
         self.is_terminal = self.stream.isatty() and not is_dumb
+        self._draws_tables = self.data.isatty() and not is_dumb
         self._has_color = self.is_terminal and not os.environ.get("NO_COLOR")
         self._writer: Callable[[str], None] | None = None
         _never_fail_to_encode(self.data)
@@ -84,17 +85,39 @@ class Output:
     def fields(self, pairs: Iterable[tuple[str, str]]) -> None:
         """Names and values in two columns."""
         rows = list(pairs)
+        if self._draws_tables and not self.as_json:
+            self._draw(None, rows)
+            return
         width = max((len(name) for name, _ in rows), default=0)
         for name, value in rows:
             self.text(f"{name:<{width}}  {value}".rstrip())
 
     def table(self, heads: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-        """Columns as wide as they need to be; the terminal's width never cuts a value."""
+        """Columns as wide as they need to be; no value is ever cut."""
+        if self._draws_tables and not self.as_json:
+            self._draw(heads, rows)
+            return
         lines = [list(heads), *[[printable(cell) for cell in row] for row in rows]]
         widths = [max(len(line[column]) for line in lines) for column in range(len(heads))]
         for line in lines:
             cells = (f"{cell:<{width}}" for cell, width in zip(line, widths, strict=True))
             self.text("  ".join(cells).rstrip())
+
+    def _draw(self, heads: Sequence[str] | None, rows: Iterable[Sequence[str]]) -> None:
+        """The same on a terminal: ruled, and folded where the window is narrow."""
+        from rich import box
+        from rich.console import Console
+        from rich.table import Table
+        from rich.text import Text
+
+        cells = [[Text(printable(cell)) for cell in row] for row in rows]
+        table = Table(box=box.SIMPLE_HEAD if heads else box.SIMPLE, show_header=bool(heads))
+        for column in range(max((len(row) for row in cells), default=0)):
+            style = "bold" if column == 0 else ""
+            table.add_column(heads[column] if heads else "", style=style, overflow="fold")
+        for row in cells:
+            table.add_row(*row)
+        Console(file=self.data, markup=False, highlight=False).print(table)
 
     def json(self, answer: Mapping[str, Any]) -> None:
         """The answer as one object on one line of stdout; ASCII, so that nothing is obeyed."""

@@ -138,7 +138,11 @@ class _ParquetCursor:
                 arrays.append(pa.nulls(batch.num_rows, field.type))
                 continue
             array = batch.column(self._columns.index(field.name))
-            if array.type != field.type:
+            if is_json_text(field):
+                values = array.to_pylist()
+                texts = [None if value is None else _as_json(value) for value in values]
+                array = pa.array(texts, field.type)
+            elif array.type != field.type:
                 try:
                     array = array.cast(field.type, safe=False)
                 except pa.ArrowException as exc:

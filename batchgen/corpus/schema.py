@@ -16,7 +16,7 @@ from batchgen.corpus.limits import PartLimits, ReadCounts, ReadPoint
 from batchgen.corpus.parquet import ParquetShard
 from batchgen.corpus.places import shown_path
 from batchgen.corpus.text import TextRows
-from batchgen.corpus.types import field_of_kinds, type_name, value_kind, widen
+from batchgen.corpus.types import field_of_kinds, is_json_text, type_name, value_kind, widen
 from batchgen.errors import DataError
 from batchgen.records import RowError, Shard
 
@@ -277,7 +277,7 @@ def _own_fields(look: _Look, fixed: pa.Schema) -> list[pa.Field]:
 
 
 def _fits(own: pa.Field, fixed: pa.Field) -> bool:
-    if fixed.metadata and type_name(fixed) == "JSON text":
-        return True
     wider = widen(fixed, own)
-    return wider is not None and wider.type == fixed.type
+    if wider is None or is_json_text(wider) != is_json_text(fixed):
+        return False
+    return bool(wider.type == fixed.type)

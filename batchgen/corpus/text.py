@@ -24,9 +24,9 @@ _BLOCK_BYTES = 4 << 20
 class TextRows:
     """The rows of a text shard from a read point on, and where reading stands.
 
-    `columns` are those that are needed and the shard can have; asked with None, all that a CSV
-    header names. Raises DataError as LineSource does, and
-    where the shard has fewer rows than the read point says.
+    `columns` are those asked for that the shard can have; asked for None, all that a CSV header
+    names. Raises DataError as LineSource does, and where the shard has fewer rows than the read
+    point says.
     """
 
     def __init__(

@@ -56,7 +56,8 @@ def widen(one: pa.Field, other: pa.Field) -> pa.Field | None:
     if pa.types.is_null(other.type):
         return one
     if is_json_text(one) != is_json_text(other):
-        return None
+        text, own = (one, other) if is_json_text(one) else (other, one)
+        return text if _is_plain(_decoded(own.type)) else None
     if one.type == other.type:
         return one
     plain = [pa.schema([pa.field(one.name, _decoded(field.type))]) for field in (one, other)]
@@ -64,6 +65,18 @@ def widen(one: pa.Field, other: pa.Field) -> pa.Field | None:
         return pa.unify_schemas(plain, promote_options="permissive").field(0)
     except (pa.ArrowTypeError, pa.ArrowInvalid):
         return None
+
+
+def _is_plain(type: pa.DataType) -> bool:
+    """Whether JSON has values of this type: texts, numbers, true and false."""
+    kinds = (
+        pa.types.is_string,
+        pa.types.is_large_string,
+        pa.types.is_boolean,
+        pa.types.is_integer,
+        pa.types.is_floating,
+    )
+    return any(is_kind(type) for is_kind in kinds)
 
 
 def _decoded(type: pa.DataType) -> pa.DataType:

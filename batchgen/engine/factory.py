@@ -1,9 +1,12 @@
 """From the job's model section to an engine and the clock it lives on."""
 
+import os
+
 from batchgen.config.models import ModelConfig, SamplingConfig
 from batchgen.engine.clock import RealClock, SimulatedClock
 from batchgen.engine.faults import FaultState
 from batchgen.engine.simulated import SimulatedEngine
+from batchgen.engine.vllm_settings import settings_for
 from batchgen.engine.zero_cost import ZeroCostEngine
 from batchgen.protocols import Clock, Engine, Tokenizer
 
@@ -33,6 +36,15 @@ def create_engine(
             from batchgen.engine.vllm import VllmEngine
 
             return VllmEngine(model, clock=clock)
+
+
+def prepare_environment(model: ModelConfig) -> None:
+    """Set environment variables that this engine needs before torch is imported.
+
+    Call it before anything imports torch (loading a tokenizer does). What the user has set stays.
+    """
+    if model.engine == "vllm":
+        os.environ.update(settings_for(model, os.environ).environment)
 
 
 def engine_clock(model: ModelConfig) -> Clock:

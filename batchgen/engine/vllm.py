@@ -15,11 +15,12 @@ import contextlib
 import copy
 import gc
 import importlib.util
+import logging
 import os
 import sys
 import threading
+import warnings
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 from batchgen.config.models import ModelConfig
@@ -34,9 +35,7 @@ from batchgen.engine.vllm_plugin import OWNER, owner_mark
 from batchgen.engine.vllm_settings import (
     MULTIPROCESSING,
     ChosenSettings,
-    choose_settings,
-    read_model_config,
-    this_machine,
+    settings_for,
 )
 from batchgen.errors import EngineDied, EngineError, EngineNotInstalled
 from batchgen.protocols import Clock
@@ -64,7 +63,7 @@ class VllmEngine:
         self._unfinished: set[str] = set()
         self._samplings: dict[bytes, Any] = {}
         self._counters = StepCounters()
-        settings = _settings_for(model)
+        settings = settings_for(model, os.environ)
         self._llm = _start(model, settings)
         self._engine = self._llm.llm_engine
         if self._engine.logger_manager is not None:
@@ -319,31 +318,16 @@ class VllmEngine:
             queue.put(EngineDeadError())
 
 
-def _settings_for(model: ModelConfig) -> ChosenSettings:
-    given = dict(model.extra)
-    for name in ("tokenizer", "revision", "max_model_len", "max_num_seqs", "reasoning_parser"):
-        value = getattr(model, name)
-        if value is not None:
-            given[name] = value
-    return choose_settings(
-        given,
-        max_num_seqs=model.max_num_seqs,
-        max_model_len=model.max_model_len,
-        model_config=read_model_config(model.name),
-        machine=this_machine(),
-        environment=os.environ,
-    )
-
-
 def _start(model: ModelConfig, settings: ChosenSettings) -> Any:
-    """Import vLLM and load the model; its banners go to stderr."""
+    """Import vLLM and load the model; what it prints goes to stderr, its warnings to the log."""
     os.environ.update(settings.environment)
     os.environ[OWNER] = owner_mark()
-    if Path(model.name).is_dir():
-        os.environ.setdefault("HF_HUB_OFFLINE", "1")
     preload = os.environ.get("LD_PRELOAD")
     try:
-        with _stdout_to_stderr():
+        with _stdout_to_stderr(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            if os.environ.get("VLLM_CONFIGURE_LOGGING") == "0":
+                _take_in_logging()
             from vllm import LLM
 
             return LLM(model=model.name, **settings.arguments)
@@ -425,6 +409,25 @@ def _deaths() -> tuple[type[Exception], ...]:
     from vllm.exceptions import VLLMServerError
 
     return VLLMServerError, RuntimeError, OSError
+
+
+class _IntoOwnLog(logging.Handler):
+    """Passes vLLM's log records to batchgen's log; errors also where that has no file."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Hand one record over."""
+        target = logging.getLogger("batchgen.vllm")
+        if target.hasHandlers() or record.levelno >= logging.ERROR:
+            target.handle(record)
+
+
+def _take_in_logging() -> None:
+    logging.getLogger("torch._library.triton").setLevel(logging.ERROR)
+    logger = logging.getLogger("vllm")
+    if not any(isinstance(handler, _IntoOwnLog) for handler in logger.handlers):
+        logger.addHandler(_IntoOwnLog())
+    logger.setLevel(logging.WARNING)
+    logger.propagate = False
 
 
 @contextlib.contextmanager

@@ -3,8 +3,10 @@
 The user's own settings (`model.extra`, environment variables) always win; what is chosen here
 fills the gaps. On a GPU vLLM's defaults are good, and one switch asks for throughput rather than
 latency. On a CPU they are not: they take 92 % of the memory, compile for minutes at the first
-start, and use a number format that most CPUs are slow with. Everything in this module is plain data
-in, plain data out.
+start, and use a number format that most CPUs are slow with.
+
+OpenMP reads its variables when torch is first imported, which already the tokenizer does; so the
+environment has to be set before (`factory.prepare_environment`).
 """
 
 import json
@@ -14,6 +16,8 @@ from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Final
+
+from batchgen.config.models import ModelConfig
 
 MIB: Final = 2**20
 GIB: Final = 2**30
@@ -93,8 +97,7 @@ def _common_environment(environment: Mapping[str, str]) -> dict[str, str]:
 def wants_own_logging(environment: Mapping[str, str]) -> bool:
     """Whether the user has said how vLLM should log; else batchgen takes its warnings in."""
     return any(
-        name.startswith("VLLM_LOGGING_") or name == "VLLM_CONFIGURE_LOGGING"
-        for name in environment
+        name.startswith("VLLM_LOGGING_") or name == "VLLM_CONFIGURE_LOGGING" for name in environment
     )
 
 
@@ -107,10 +110,15 @@ def _choose_for_cpu(
     environment: Mapping[str, str],
 ) -> None:
     chosen.environment[MULTIPROCESSING] = "0"
-    if MULTIPROCESSING not in environment:
-        chosen.notes.append(f"{MULTIPROCESSING}=0: one process starts in a third of the time")
     if environment.get(MULTIPROCESSING, "0") == "0":
-        chosen.environment["OMP_NUM_THREADS"] = str(machine.num_cpus)
+        chosen.notes.append(f"{MULTIPROCESSING}=0: one process starts in a third of the time")
+        threads = {"OMP_NUM_THREADS": str(machine.num_cpus), "OMP_WAIT_POLICY": "PASSIVE"}
+        chosen.environment |= threads
+        if all(environment.get(name, value) == value for name, value in threads.items()):
+            chosen.notes.append(
+                f"OMP_NUM_THREADS={machine.num_cpus}, OMP_WAIT_POLICY=PASSIVE: all cores compute,"
+                " and threads that wait leave theirs to others"
+            )
     _add(chosen, "dtype", *_cpu_dtype(machine.cpu_flags))
     if "enforce_eager" not in chosen.arguments:
         # Else vLLM still has one small function compiled, for logprobs, which takes a C++
@@ -186,6 +194,27 @@ def kv_cache_bytes(
 
 def _round_up(num_bytes: int) -> int:
     return -(-num_bytes // MIB) * MIB
+
+
+def settings_for(model: ModelConfig, environment: Mapping[str, str]) -> ChosenSettings:
+    """What this machine needs for a job's model section."""
+    given = dict(model.extra)
+    for name in ("tokenizer", "revision", "max_model_len", "max_num_seqs", "reasoning_parser"):
+        value = getattr(model, name)
+        if value is not None:
+            given[name] = value
+    chosen = choose_settings(
+        given,
+        max_num_seqs=model.max_num_seqs,
+        max_model_len=model.max_model_len,
+        model_config=read_model_config(model.name),
+        machine=this_machine(),
+        environment=environment,
+    )
+    is_local = all(Path(name).is_dir() for name in (model.name, model.tokenizer) if name)
+    if is_local and "HF_HUB_OFFLINE" not in environment:
+        chosen.environment["HF_HUB_OFFLINE"] = "1"
+    return chosen
 
 
 def read_model_config(name: str) -> dict[str, Any] | None:

@@ -30,7 +30,9 @@ LINE_PERIOD_S: Final = 60.0
 SAMPLE_PERIOD_S: Final = 5.0
 REDRAW_PERIOD_S: Final = 0.5
 RATE_SPAN_S: Final = 60.0
+STALL_S: Final = 15.0
 DEFAULT_COLUMNS: Final = 80
+DEFAULT_LINES: Final = 24
 FORMAT_VERSION: Final = 1
 
 
@@ -227,6 +229,7 @@ class ProgressReporter:
             file=self._console.stream,
             dynamic_ncols=has_width,
             ncols=None if has_width else DEFAULT_COLUMNS,
+            nrows=None if has_width else DEFAULT_LINES,
             bar_format="{desc}{percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt}{postfix}",
         )
         self._console.write_through(self._write_above_bar)
@@ -248,7 +251,7 @@ class ProgressReporter:
         bar.n = snapshot.rows_done
         bar.total = snapshot.rows_total
         bar.set_description_str(f"{snapshot.phase} ", refresh=False)
-        bar.set_postfix_str("; ".join(_details(progress)), refresh=False)
+        bar.set_postfix_str("; ".join(_short_details(progress)), refresh=False)
         bar.refresh()
 
 
@@ -292,6 +295,22 @@ def _details(progress: Progress) -> list[str]:
         details.append(f"ETA {duration(progress.eta_s)}")
     if snapshot.last_completion_age_s is not None:
         details.append(f"last completion {snapshot.last_completion_age_s:,.0f} s ago")
+    return details
+
+
+def _short_details(progress: Progress) -> list[str]:
+    """What fits beside a bar on 80 columns; the age of the last completion once it is a stall."""
+    snapshot = progress.snapshot
+    details = []
+    if snapshot.rows_failed:
+        details.append(f"{snapshot.rows_failed:,} failed")
+    if progress.output_tokens_per_s is not None:
+        details.append(f"{progress.output_tokens_per_s:,.0f} tokens/s")
+    if progress.eta_s is not None:
+        details.append(f"ETA {duration(progress.eta_s)}")
+    age_s = snapshot.last_completion_age_s
+    if age_s is not None and age_s >= STALL_S:
+        details.append(f"last completion {age_s:,.0f} s ago")
     return details
 
 

@@ -1,10 +1,12 @@
 """What an output directory holds, read from the footers of its files: quick however many rows."""
 
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 import numpy as np
 import pyarrow.parquet as pq
 
+from batchgen.errors import DataError
 from batchgen.output.batches import batch_files, read_batch_file_info
 from batchgen.output.counts import Counts
 from batchgen.output.layout import RunLayout
@@ -24,10 +26,16 @@ class DirectoryState:
 
     @classmethod
     def scan(cls, layout: RunLayout, prefix: str = "") -> "DirectoryState":
-        """Read the footers of all files. Raises DataError naming one that is unreadable."""
+        """Read the footers of all files. Raises DataError naming all bad parts."""
         state = cls(layout, prefix)
+        problems: list[str] = []
         for path in sorted(layout.outputs.rglob("[!.]*.parquet")):
-            state.note(read_part_info(path))
+            try:
+                state.note(_info_of(layout, path))
+            except DataError as exc:
+                problems += exc.problems
+        if problems:
+            raise DataError(problems)
         for path in batch_files(layout):
             batches = read_batch_file_info(path)
             state.last_seq = max(state.last_seq, batches.seq)
@@ -66,3 +74,14 @@ class DirectoryState:
     def totals(self) -> Counts:
         """Counts over all parts."""
         return sum((info.counts for info in list(self.parts.values())), Counts())
+
+
+def _info_of(layout: RunLayout, path: Path) -> PartInfo:
+    info = read_part_info(path)
+    right_path = layout.part(*info.key)
+    if path != right_path:
+        raise DataError(
+            f"{path}: is the part of {info.shard} from row {info.start_row}, whose name is "
+            f"{right_path.name}; rename it back, or move the copy away"
+        )
+    return info

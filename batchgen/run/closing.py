@@ -102,11 +102,20 @@ def _summary(plan: Plan, outcome: "Outcome | None", totals: Counts) -> RunSummar
         skipped_lines=read.skipped_lines,
         num_stale=counts.stale if counts else 0,
         engine_restarts=outcome.engine_restarts if outcome else 0,
-        warnings=tuple(plan.warnings),
+        warnings=(*plan.warnings, *_misfits(plan)),
         phases=_phases(plan, outcome),
         engine=history.engine_fields(outcome.engine) if outcome and outcome.engine else None,
         samples=tuple(counts.samples) if counts else (),
     )
+
+
+def _misfits(plan: Plan) -> list[str]:
+    """Values of kept columns that a later line had in another type; their rows hold null there."""
+    return [
+        f"column '{column}': {count:,} values do not fit its type and are null in the output, "
+        f"the first at {place}"
+        for column, (count, place) in plan.kept.misfits.items()
+    ]
 
 
 def _exit_code(plan: Plan, totals: Counts) -> int:

@@ -5,6 +5,7 @@ in which they happen; the parts that do the work are feeds, pipeline, recorder, 
 """
 
 import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -267,10 +268,11 @@ class Execution:
         finished = counts.last_completion_at
         return Snapshot(
             phase=self._phase,
-            rows_done=self._plan.rows_done_before + counts.rows,
+            rows_done=self._plan.before.num_rows + counts.rows,
             rows_total=self._plan.rows_total,
             total_is_estimate=self._plan.total_is_estimate,
-            rows_failed=self._plan.rows_failed_before + counts.failed,
+            rows_failed=self._plan.before.num_failed + counts.failed,
+            failed_by_type=Counter(self._plan.before.failed_by_type) + counts.failed_by_type,
             num_prompt_tokens=counts.prompt_tokens,
             num_output_tokens=counts.output_tokens,
             last_completion_age_s=None if finished is None else self._clock.now() - finished,

@@ -13,6 +13,7 @@ from batchgen.config.models import JobConfig
 from batchgen.engine.clock import SimulatedClock
 from batchgen.engine.factory import engine_clock
 from batchgen.monitor.console import Console, SilentConsole
+from batchgen.monitor.logs import log_to
 from batchgen.output.layout import RunLayout
 from batchgen.output.lock import RunLock
 from batchgen.run.closing import begin, finish
@@ -36,7 +37,11 @@ def run_job(
     layout = RunLayout(output_path(job, options))
     deadline_s = deadline_seconds(options, console)
     uses_timer = not isinstance(clock, SimulatedClock)
-    with StopWatch(clock, deadline_s, uses_timer=uses_timer) as stop, RunLock(layout):
+    with (
+        StopWatch(clock, deadline_s, uses_timer=uses_timer) as stop,
+        RunLock(layout),
+        log_to(layout.log, log_format=console.log_format),
+    ):
         plan = make_plan(job, options, layout, console)
         if plan.work.is_done():
             return finish(plan, None)

@@ -7,7 +7,7 @@ are read instead of rows, and input is opened only when something is left.
 import secrets
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 from batchgen.config.fingerprint import Fingerprint, digest, fingerprint
 from batchgen.config.models import JobConfig
 from batchgen.corpus.kept import KeptReader
-from batchgen.corpus.prompts import needed_columns
+from batchgen.corpus.prompts import column_uses
 from batchgen.corpus.readers import PartLimits, ReadCounts
 from batchgen.corpus.schema import plan_columns
 from batchgen.corpus.shards import find_shards
@@ -27,6 +27,7 @@ from batchgen.corpus.unique import check_unique
 from batchgen.errors import DataError, ResumeMismatch
 from batchgen.monitor.console import Console
 from batchgen.output.columns import PartColumns, generated_names, job_schema, load_schema
+from batchgen.output.counts import Counts
 from batchgen.output.layout import RunLayout
 from batchgen.output.manifest import read_manifest
 from batchgen.output.store import OutputStore
@@ -65,8 +66,8 @@ class Plan:
     changes: InputChanges
     rows_total: int | None
     total_is_estimate: bool
-    rows_done_before: int
-    rows_failed_before: int
+    before: Counts
+    """Totals of the output as this run finds it."""
     started_at: datetime
     warnings: list[str] = field(default_factory=list)
     plan_s: float = 0.0
@@ -115,7 +116,7 @@ def make_plan(job: JobConfig, options: RunOptions, layout: RunLayout, console: C
     if manifest is not None:
         check_fingerprint(manifest["fingerprint"], prints, path=str(layout.path), accepted=accepted)
     limits = _limits(job)
-    needed = needed_columns(job.prompt, job.sampling, job.where)
+    needed = column_uses(job.prompt, job.sampling, job.where)
     columns, warnings = _columns(job, layout, shards, needed)
     kept = KeptReader(shards, columns.kept_schema, limits)
     store = OutputStore(layout, columns, kept, fingerprint=digest(prints), feed=job.batch.feed)
@@ -128,7 +129,7 @@ def make_plan(job: JobConfig, options: RunOptions, layout: RunLayout, console: C
         shards=shards,
         parts=store.state.parts,
         done_rows=store.state.done_rows,
-        columns=needed,
+        columns=tuple(needed),
         limits=limits,
         counts=ReadCounts(),
         limit=options.limit,
@@ -142,7 +143,6 @@ def make_plan(job: JobConfig, options: RunOptions, layout: RunLayout, console: C
         _check_rows(job, shards, columns, needed, limits, warnings)
     for warning in warnings:
         console.warn(warning)
-    totals = store.state.totals()
     rows_total, is_estimate = expected_rows(work)
     return Plan(
         job=job,
@@ -159,8 +159,7 @@ def make_plan(job: JobConfig, options: RunOptions, layout: RunLayout, console: C
         changes=changes,
         rows_total=rows_total,
         total_is_estimate=is_estimate,
-        rows_done_before=totals.num_rows,
-        rows_failed_before=totals.num_failed,
+        before=store.state.totals(),
         started_at=now,
         warnings=warnings,
         plan_s=time.perf_counter() - began,
@@ -224,7 +223,7 @@ def _accepted(options: RunOptions) -> tuple[str, ...]:
 
 
 def _columns(
-    job: JobConfig, layout: RunLayout, shards: list[Shard], needed: Sequence[str]
+    job: JobConfig, layout: RunLayout, shards: list[Shard], needed: Mapping[str, str]
 ) -> tuple[PartColumns, list[str]]:
     """The columns of the parts: those of the first run, or planned from the input now."""
     prefix = job.output.prefix
@@ -233,7 +232,8 @@ def _columns(
         return PartColumns.of(fixed, prefix), []
     plan = plan_columns(
         shards,
-        needed=needed,
+        needed=tuple(needed),
+        used_by=needed,
         keep=job.output.keep,
         generated=generated_names(job.output, job.sampling, job.model),
         prefix=prefix,
@@ -247,14 +247,15 @@ def _check_rows(
     job: JobConfig,
     shards: list[Shard],
     columns: PartColumns,
-    needed: Sequence[str],
+    needed: Mapping[str, str],
     limits: PartLimits,
     warnings: list[str],
 ) -> None:
     """What has to hold of all input before a model is loaded for it."""
     plan = plan_columns(
         shards,
-        needed=needed,
+        needed=tuple(needed),
+        used_by=needed,
         keep=job.output.keep,
         generated=generated_names(job.output, job.sampling, job.model),
         prefix=job.output.prefix,

@@ -5,6 +5,7 @@ the row's fate is known, whether the engine finished it, refused it, or it is a 
 prompt. Rows go to the store in small groups, with the batch record right behind its last rows.
 """
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -51,6 +52,7 @@ class Counts:
 
     rows: int = 0
     failed: int = 0
+    failed_by_type: Counter[str] = field(default_factory=Counter)
     prompt_tokens: int = 0
     output_tokens: int = 0
     cached_tokens: int | None = None
@@ -213,6 +215,7 @@ class Recorder:
         counts.last_completion_at = self._clock.now()
         if row.error_type is not None:
             counts.failed += 1
+            counts.failed_by_type[row.error_type] += 1
         elif len(counts.samples) < 2 and row.duplicate_of is None:
             counts.samples.append({"shard": row.shard, "row": row.row, "output": row.output})
         if completion is not None:

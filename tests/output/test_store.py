@@ -8,6 +8,7 @@ import pytest
 from batchgen.errors import DataError, EngineDied
 from batchgen.output.parts import PartKey, read_part_info
 from batchgen.output.store import QUEUE_ROWS, OutputStore
+from batchgen.records import FinishedRow
 
 KEY = PartKey("a.jsonl", 0)
 
@@ -26,6 +27,20 @@ def opened(world: Any) -> OutputStore:
     store.recover()
     store.start()
     return store
+
+
+def run_into(problem: Exception, world: Any) -> None:
+    """A run of three rows that ends like this."""
+    with world.store() as store:
+        store.rows(world.rows(0, 3))
+        raise problem
+
+
+def go_on(store: OutputStore, row: FinishedRow) -> None:
+    """Hand this row over until that fails."""
+    for _ in range(10_000):
+        store.rows([row])
+        store.flush()
 
 
 def test_a_run_leaves_parts_and_batches(world: Any) -> None:
@@ -86,16 +101,14 @@ def test_many_threads_hand_over_more_rows_than_the_queue_holds(world: Any) -> No
 
 
 def test_an_engine_that_is_gone_is_an_orderly_end(world: Any) -> None:
-    with pytest.raises(EngineDied), world.store() as store:
-        store.rows(world.rows(0, 3))
-        raise EngineDied("gone")
+    with pytest.raises(EngineDied):
+        run_into(EngineDied("gone"), world)
     assert len(world.outputs()) == 3
 
 
 def test_an_unexpected_error_leaves_publishing_to_the_next_start(world: Any) -> None:
-    with pytest.raises(ZeroDivisionError), world.store() as store:
-        store.rows(world.rows(0, 3))
-        raise ZeroDivisionError
+    with pytest.raises(ZeroDivisionError):
+        run_into(ZeroDivisionError(), world)
     assert world.outputs() == []
     world.store().recover()
     assert len(world.outputs()) == 3
@@ -107,9 +120,7 @@ def test_a_vanished_shard_is_raised_by_a_later_call_and_loses_nothing(world: Any
     store.rows(world.rows(0, 3))
     store.extent(world.extent(3))
     with pytest.raises(DataError, match="put the file back"):
-        for row in range(10_000):
-            store.rows([world.row(row, "b.jsonl")])
-            store.flush()
+        go_on(store, world.row(0, "b.jsonl"))
     store.close()
     world.shards.gone.clear()
     assert world.store().recover() == []
@@ -123,8 +134,7 @@ def test_a_full_disk_is_raised_and_what_was_journaled_is_kept(
     store.rows(world.rows(0, 3))
     store.flush()
     with pytest.raises(DataError, match="cannot write"):
-        store.rows([world.row(3, output="x" * 200_000)])
-        store.flush()
+        go_on(store, world.row(3, output="x" * 200_000))
     store.close()
     world.store().recover()
     assert [row["row"] for row in world.outputs()] == [0, 1, 2]
@@ -149,9 +159,7 @@ def test_a_read_only_directory_is_named(world: Any) -> None:
 def test_a_mistake_in_our_own_code_does_not_hang_the_run(world: Any) -> None:
     store = opened(world)
     with pytest.raises(TypeError):
-        for _ in range(QUEUE_ROWS):
-            store.rows([world.row(0, error=object())])
-            store.flush()
+        go_on(store, world.row(0, error=object()))
     store.close()
 
 
