@@ -57,6 +57,8 @@ def fetch(target: Path) -> None:
         converted = work / "converted"
         command = [sys.executable, __file__, "--convert", str(gguf), str(converted)]
         subprocess.run(command, env=environment, check=True)
+        for path in converted.iterdir():
+            path.chmod(0o644)
         write_stamp(converted)
         if not is_complete(converted):
             sys.exit(f"error: the converted model in {converted} does not look as it should")

@@ -176,7 +176,8 @@ def show_summary(summary: "RunSummary", output: Output) -> None:
 
 def summary_fields(summary: "RunSummary") -> Iterator[tuple[str, str]]:
     """The summary in words: the whole output first, then this execution."""
-    yield "output", summary.outputs
+    yield "outputs", f"{summary.outputs}/*.parquet"
+    yield "batches", f"{summary.batches}/*.parquet"
     yield "rows", f"{summary.num_rows:,}: {summary.num_ok:,} ok, {_failures(summary)}"
     if summary.finish_reasons:
         yield "finish", counted(summary.finish_reasons)
@@ -191,7 +192,7 @@ def summary_fields(summary: "RunSummary") -> Iterator[tuple[str, str]]:
     if summary.num_stale:
         yield "dropped", f"{summary.num_stale:,} completions of an earlier call"
     if summary.nothing_new:
-        yield "this run", "nothing new"
+        yield "this run", "nothing new: every input row has its output row already"
         return
     yield "this run", _speed(summary)
     yield "tokens", _tokens(summary)

@@ -60,9 +60,16 @@ def engine_args() -> dict[str, dict[str, Any]]:
 
 
 def extra_problems(engine: str, extra: Mapping[Any, Any]) -> Iterator[Problem]:
-    """What is wrong with `model.extra` for this engine."""
+    """What is wrong with `model.extra` for this engine.
+
+    With `simulated`, arguments of vLLM may stand beside its options: a job for vLLM is rehearsed as
+    it is, with the engine's name changed.
+    """
     if engine == "simulated":
-        yield from section_problems(SimulatedOptions, extra)
+        arguments = {key: extra[key] for key in extra if key in engine_args()}
+        yield from extra_problems("vllm", arguments)
+        options = {key: extra[key] for key in extra if key not in arguments}
+        yield from section_problems(SimulatedOptions, options)
     elif engine == "vllm":
         for key, value in extra.items():
             yield from _argument_problems(str(key), value)

@@ -181,8 +181,9 @@ class ModelConfig(Section):
                 yield ("extra", *path), message
 
     def simulated(self) -> SimulatedOptions:
-        """`extra` as options of the simulated engine."""
-        return SimulatedOptions.model_validate(self.extra)
+        """`extra` as options of the simulated engine; arguments of vLLM are passed over."""
+        known = SimulatedOptions.model_fields
+        return SimulatedOptions.model_validate({k: v for k, v in self.extra.items() if k in known})
 
 
 class BatchConfig(Section):

@@ -86,9 +86,17 @@ def _extra_by_engine() -> dict[str, Any]:
         for name, argument in engine_args().items()
         if name not in ELSEWHERE
     }
+    options = {
+        name: {"$ref": f"#/$defs/SimulatedOptions/properties/{name}"}
+        for name in SimulatedOptions.model_fields
+    }
     return {
         "if": {"properties": {"engine": {"const": "simulated"}}, "required": ["engine"]},
-        "then": {"properties": {"extra": {"$ref": "#/$defs/SimulatedOptions"}}},
+        "then": {
+            "properties": {
+                "extra": {"properties": {**arguments, **options}, "additionalProperties": False}
+            }
+        },
         "else": {
             "properties": {"extra": {"properties": arguments, "additionalProperties": False}},
             "required": ["name"],

@@ -70,7 +70,7 @@ def plan_columns(
     present = dict.fromkeys(name for look in looks for name in _names(look))
     problems = [
         *_missing_needed(looks, present, needed, used_by or {}),
-        *_missing_kept(looks, present, keep or ()),
+        *_missing_kept(looks, present, _new_names(keep or (), fixed)),
     ]
     if problems:
         raise DataError(problems)
@@ -174,6 +174,12 @@ def _missing_kept(
         for name in keep
         if name not in present and not _is_anywhere(looks, name)
     ]
+
+
+def _new_names(keep: Sequence[str], fixed: pa.Schema | None) -> list[str]:
+    """Names that the input has to have, since the output does not have them yet."""
+    known = () if fixed is None else fixed.names
+    return [name for name in keep if name not in known]
 
 
 def _did_you_mean(name: str, present: Iterable[str]) -> str:

@@ -15,12 +15,11 @@ import contextlib
 import copy
 import gc
 import importlib.util
-import logging
 import os
 import sys
 import threading
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from batchgen.config.models import ModelConfig
@@ -32,6 +31,12 @@ from batchgen.engine.vllm_outputs import (
     partial_completion,
 )
 from batchgen.engine.vllm_plugin import OWNER, owner_mark
+from batchgen.engine.vllm_process import (
+    end_processes,
+    engine_processes,
+    stdout_to_stderr,
+    take_in_logging,
+)
 from batchgen.engine.vllm_settings import (
     MULTIPROCESSING,
     ChosenSettings,
@@ -68,7 +73,7 @@ class VllmEngine:
         self._engine = self._llm.llm_engine
         if self._engine.logger_manager is not None:
             self._engine.logger_manager.stat_loggers[:] = [self._counters]
-        self._children = _engine_processes()
+        self._children = engine_processes()
         self._defaults: dict[str, Any] = {}
         self._split_reasoning = self._reasoning_splitter(model.reasoning_parser)
         self.info = _info(self._llm, settings)
@@ -179,11 +184,11 @@ class VllmEngine:
         self._stop_watch()
         if self._died is None:
             self._died = EngineDied("vLLM was closed")
-        with contextlib.suppress(Exception), _stdout_to_stderr():
+        with contextlib.suppress(Exception), stdout_to_stderr():
             self._engine.engine_core.shutdown(_SHUTDOWN_S)
         self._llm = self._engine = None
         self._samplings.clear()
-        _end_processes(self._children)
+        end_processes(self._children)
         _free_memory()
 
     def _check_alive(self) -> None:
@@ -324,10 +329,10 @@ def _start(model: ModelConfig, settings: ChosenSettings) -> Any:
     os.environ[OWNER] = owner_mark()
     preload = os.environ.get("LD_PRELOAD")
     try:
-        with _stdout_to_stderr(), warnings.catch_warnings():
+        with stdout_to_stderr(), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             if os.environ.get("VLLM_CONFIGURE_LOGGING") == "0":
-                _take_in_logging()
+                take_in_logging()
             from vllm import LLM
 
             return LLM(model=model.name, **settings.arguments)
@@ -409,69 +414,6 @@ def _deaths() -> tuple[type[Exception], ...]:
     from vllm.exceptions import VLLMServerError
 
     return VLLMServerError, RuntimeError, OSError
-
-
-class _IntoOwnLog(logging.Handler):
-    """Passes vLLM's log records to batchgen's log; errors also where that has no file."""
-
-    def emit(self, record: logging.LogRecord) -> None:
-        """Hand one record over."""
-        target = logging.getLogger("batchgen.vllm")
-        if target.hasHandlers() or record.levelno >= logging.ERROR:
-            target.handle(record)
-
-
-def _take_in_logging() -> None:
-    logging.getLogger("torch._library.triton").setLevel(logging.ERROR)
-    logger = logging.getLogger("vllm")
-    if not any(isinstance(handler, _IntoOwnLog) for handler in logger.handlers):
-        logger.addHandler(_IntoOwnLog())
-    logger.setLevel(logging.WARNING)
-    logger.propagate = False
-
-
-@contextlib.contextmanager
-def _stdout_to_stderr() -> Iterator[None]:
-    """Let everything written to file descriptor 1 meanwhile, by child processes too, go to 2."""
-    sys.stdout.flush()
-    saved = os.dup(1)
-    os.dup2(2, 1)
-    try:
-        yield
-    finally:
-        sys.stdout.flush()
-        os.dup2(saved, 1)
-        os.close(saved)
-
-
-def _engine_processes() -> list[Any]:
-    """Processes that vLLM has started below this one (psutil.Process)."""
-    import psutil
-
-    return [
-        process
-        for process in psutil.Process().children(recursive=True)
-        if "resource_tracker" not in " ".join(_command(process))
-    ]
-
-
-def _command(process: Any) -> list[str]:
-    import psutil
-
-    try:
-        return list(process.cmdline())
-    except psutil.Error:
-        return []
-
-
-def _end_processes(processes: list[Any]) -> None:
-    import psutil
-
-    _, alive = psutil.wait_procs(processes, timeout=1)
-    for process in alive:
-        with contextlib.suppress(psutil.Error):
-            process.kill()
-    psutil.wait_procs(alive, timeout=5)
 
 
 def _free_memory() -> None:

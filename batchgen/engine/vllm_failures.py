@@ -28,7 +28,13 @@ _REMEDIES: Final[Sequence[tuple[tuple[str, ...], str]]] = (
         "the model cannot take that many tokens: lower model.max_model_len",
     ),
     (
-        ("is not a local folder", "can't load the configuration", "repo id must", "repository not"),
+        (
+            "is not a local folder",
+            "can't load the configuration",
+            "couldn't connect to",
+            "invalid repository id",
+            "repository not found",
+        ),
         "there is no such directory here, and no model of this name could be fetched: check"
         " model.name (paths are relative to the working directory)",
     ),
@@ -60,6 +66,10 @@ _REMEDIES: Final[Sequence[tuple[tuple[str, ...], str]]] = (
         " Installation)",
     ),
     (
+        ("reasoning parser",),
+        "set model.reasoning_parser to one of these, or leave it out",
+    ),
+    (
         ("engine core initialization failed", "failed core proc", "workerproc"),
         "an engine process ended while it started; what it said stands above or in the log",
     ),
@@ -84,5 +94,5 @@ def first_sentence(text: str, most: int = 300) -> str:
         return text
     line = lines[0]
     if "validation error" in line and len(lines) > 1:
-        line = " ".join(lines[1:3])
+        line = lines[1].partition(" [type=")[0].removeprefix("Value error, ")
     return line if len(line) <= most else line[: most - 3] + "..."

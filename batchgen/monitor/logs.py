@@ -10,7 +10,7 @@ import logging
 import tempfile
 import traceback
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
@@ -27,7 +27,7 @@ def log_to(path: Path, *, log_format: str = "text") -> Iterator[logging.Logger]:
 
     An exception that leaves the block is logged with its traceback on its way out.
     """
-    handler = RotatingFileHandler(
+    handler = LogFile(
         path, maxBytes=MAX_LOG_BYTES, backupCount=1, encoding="utf-8", errors="backslashreplace"
     )
     handler.setFormatter(JsonLines() if log_format == "json" else TextLines())
@@ -61,6 +61,18 @@ def save_traceback(exc: BaseException, folder: Path | None = None) -> Path:
     ) as file:
         file.write("".join(traceback.format_exception(exc)))
     return Path(file.name)
+
+
+class LogFile(RotatingFileHandler):
+    """A log file that never ends a run, nor shows up in its messages, because its disk is full."""
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        """Lose the record; logging would print a traceback to the terminal."""
+
+    def close(self) -> None:
+        """Close the file, whether or not its last lines could be written."""
+        with suppress(OSError):
+            super().close()
 
 
 class TextLines(logging.Formatter):

@@ -333,7 +333,7 @@ def _utc_now() -> str:
 
 
 def _replace_text(path: Path, text: str) -> None:
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    temporary = path.with_name(f".{path.name}.tmp")
     try:
         temporary.write_text(text, encoding="utf-8")
         temporary.replace(path)

@@ -38,7 +38,9 @@ def read_progress(path: Path) -> dict[str, Any] | None:
 def run_state(progress: dict[str, Any] | None, *, is_complete: bool) -> RunState:
     """State of the latest run; `is_complete`: every input row has its output row (`_SUCCESS`)."""
     if progress is not None and progress.get("phase") not in FINAL_PHASES:
-        return "running" if is_alive(progress) else "killed"
+        if is_alive(progress):
+            return "running"
+        return "done" if is_complete else "killed"
     return "done" if is_complete else "stopped"
 
 

@@ -16,8 +16,10 @@ import errno
 import fcntl
 import os
 import socket
+import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Self
@@ -25,12 +27,13 @@ from typing import Self
 import orjson
 import psutil
 
-from batchgen.errors import RunLocked
+from batchgen.errors import DataError, RunLocked
 from batchgen.output.disk import disk_error, make_folder, write_atomically
 from batchgen.output.layout import RunLayout
 
 HEARTBEAT_FRESH_S = 90.0
 """An older heartbeat is a dead holder's."""
+HEARTBEAT_S = 30.0
 
 _NO_LOCKS = frozenset({errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL})
 """What file systems without record locks answer."""
@@ -60,11 +63,25 @@ class Holder:
 
 
 class RunLock:
-    """Context manager: the only writer of a run directory, or `RunLocked`."""
+    """Context manager: the only writer of a run directory, or `RunLocked`.
 
-    def __init__(self, layout: RunLayout, *, now: Callable[[], float] = time.time) -> None:
+    While it is held, a thread refreshes the heartbeat each `beat_s` seconds.
+    """
+
+    def __init__(
+        self,
+        layout: RunLayout,
+        *,
+        now: Callable[[], float] = time.time,
+        beat_s: float = HEARTBEAT_S,
+    ) -> None:
         self._layout = layout
         self._now = now
+        self._beat_s = beat_s
+        self._is_over = threading.Event()
+        self._thread = threading.Thread(
+            target=self._keep_beating, name="batchgen-lock", daemon=True
+        )
         self._descriptor: int | None = None
         self._holder: Holder | None = None
 
@@ -82,14 +99,23 @@ class RunLock:
         except BaseException:
             self._release()
             raise
+        self._thread.start()
         return self
 
     def __exit__(self, *exc: object) -> None:
-        self._layout_holder.unlink(missing_ok=True)
+        self._is_over.set()
+        self._thread.join()
+        with suppress(OSError):  # on a disk that has become read-only; the lock alone counts
+            self._layout_holder.unlink(missing_ok=True)
         self._release()
 
+    def _keep_beating(self) -> None:
+        while not self._is_over.wait(self._beat_s):
+            with suppress(DataError):  # a disk that is full now is no reason to end a run
+                self.beat()
+
     def beat(self) -> None:
-        """Say that the holder is alive; to be called at least once a minute."""
+        """Say that the holder is alive."""
         if self._holder is None:
             return
         self._holder = replace(self._holder, heartbeat_at=self._now())

@@ -9,7 +9,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -88,12 +87,12 @@ class Snapshot:
 
     def batches(self) -> pa.Table:
         """The batch records by batch id, those in the journal alone included."""
-        tables = [batch_table([frame.record for frame in self.unpublished.batches.values()])]
-        tables += [pq.ParquetFile(path).read() for path in batch_files(self.layout)]
+        tables = [pq.ParquetFile(path).read() for path in batch_files(self.layout)]
+        published = {i for table in tables for i in table.column("batch_id").to_pylist()}
+        frames = self.unpublished.batches.items()
+        tables += [batch_table([frame.record for i, frame in frames if i not in published])]
         table = pa.concat_tables(table.cast(batch_schema()) for table in tables)
-        ids = table.column("batch_id").to_numpy()
-        _, first = np.unique(ids, return_index=True)
-        return table.take(pa.array(first))
+        return table.sort_by("batch_id")
 
     def _counts(self, key: PartKey) -> tuple[Counts, int]:
         info, pending = self.info(key), self.pending(key)

@@ -69,6 +69,8 @@ class OutputStore:
         self._has_raised = False
         self._synced_at = now()
         self._write_s = 0.0
+        self._num_taken = 0
+        self._num_journaled = 0
 
     @property
     def state(self) -> DirectoryState:
@@ -127,6 +129,7 @@ class OutputStore:
     def rows(self, rows: Sequence[FinishedRow]) -> None:
         """Take finished rows. A later record of a row supersedes an earlier one."""
         self._put(rows if isinstance(rows, list) else list(rows), len(rows))
+        self._num_taken += len(rows)
 
     def batch(self, record: BatchRecord) -> None:
         """Take the record of a batch, after all its rows."""
@@ -136,9 +139,21 @@ class OutputStore:
         """A part was read to its end; with all its rows there, it is published."""
         self._put(extent)
 
+    @property
+    def num_unsaved(self) -> int:
+        """Rows handed over that are not in the journal yet: a kill would lose them."""
+        return self._num_taken - self._num_journaled
+
+    def settle(self) -> None:
+        """Return when no row that was handed over can be lost by a kill."""
+        if self.num_unsaved:
+            self._await(_Journaled())
+
     def flush(self) -> None:
         """Return when all that was handed over would survive a power cut."""
-        reached = threading.Event()
+        self._await(threading.Event())
+
+    def _await(self, reached: threading.Event) -> None:
         self._put(reached)
         while not reached.wait(0.1):
             self._raise_failure()
@@ -196,9 +211,15 @@ class OutputStore:
         return self._failure is None and self._writer.num_ripe > 0
 
     def _handle(self, items: Sequence[Item | threading.Event], *, was_idle: bool) -> None:
-        flushes = [item for item in items if isinstance(item, threading.Event)]
+        events = [item for item in items if isinstance(item, threading.Event)]
+        flushes = [event for event in events if not isinstance(event, _Journaled)]
+        news = [item for item in items if not isinstance(item, threading.Event)]
         try:
-            self._writer.append([item for item in items if not isinstance(item, threading.Event)])
+            self._writer.append(news)
+            self._num_journaled += sum(len(item) for item in news if isinstance(item, list))
+            for event in events:
+                if isinstance(event, _Journaled):
+                    event.set()
             now = self._now()
             if flushes or was_idle or now - self._synced_at >= SYNC_S:
                 self._writer.sync()
@@ -208,8 +229,12 @@ class OutputStore:
         except DataError as exc:
             self._failure = self._failure or exc
         finally:
-            for flush in flushes:
-                flush.set()
+            for event in events:
+                event.set()
+
+
+class _Journaled(threading.Event):
+    """Set when all that stood before it in the queue is in the journal, synced or not."""
 
 
 class _Inbox:

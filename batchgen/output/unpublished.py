@@ -71,6 +71,13 @@ class OpenPart:
         return self.seq > (0 if self.info is None else self.info.seq)
 
     @property
+    def is_bare(self) -> bool:
+        """Whether it was read to its end, and none of its rows has come: no file is due yet."""
+        if self.info is not None or self.refs or self.extent is None:
+            return False
+        return self.extent.num_rows > 0
+
+    @property
     def is_ripe(self) -> bool:
         """Whether every row is there, and no other record is expected soon.
 
@@ -172,6 +179,12 @@ class Unpublished:
             use.parts.discard(info.key)
         if info.complete and not part.awaited:
             del self.parts[info.key]
+
+    def forget(self, key: PartKey) -> None:
+        """A part will get no file: the next run reads it from its start."""
+        del self.parts[key]
+        for use in self._segments.values():
+            use.parts.discard(key)
 
     def batches_published(self, ids: Set[int]) -> None:
         """These batches are in `batches/` now."""

@@ -317,6 +317,9 @@ class Writer:
             part = self._unpublished.parts[key]
             if not part.is_changed:
                 continue
+            if part.is_bare:
+                self._unpublished.forget(key)
+                continue
             try:
                 self._publish(part)
             except ShardUnreadable as exc:
@@ -334,7 +337,11 @@ class Writer:
     def _drop_segments(self) -> None:
         current = None if self._journal is None else self._journal.segment
         for segment in self._unpublished.release_segments(current):
-            segment_path(self._layout.journal, segment).unlink(missing_ok=True)
+            path = segment_path(self._layout.journal, segment)
+            try:
+                path.unlink(missing_ok=True)
+            except OSError as exc:
+                raise disk_error(exc, path) from exc
             self._crash.reach("segment_deleted")
 
 

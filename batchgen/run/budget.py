@@ -70,4 +70,5 @@ class ErrorBudget:
             f"({failed / seen:.1%}), most of them as {kind} ({count})",
             BUDGET_EXIT,
             "stop_at",
+            lets_finish=True,
         )

@@ -37,32 +37,27 @@ def begin(plan: Plan) -> None:
         vanished_inputs=plan.changes.vanished,
         at=plan.started_at,
     )
-    write_manifest(layout, plan.manifest)
+    write_manifest(layout, plan.manifest, crash=plan.crash)
 
 
 def finish(plan: Plan, outcome: "Outcome | None") -> RunSummary:
-    """Totals, manifest, `_SUCCESS`. `outcome` None: there was nothing to do."""
+    """Totals, manifest, `_SUCCESS`. `outcome` None: there was nothing to do.
+
+    Also then the totals are written: the run that made the last rows may have been killed after
+    them, and the start of this one has published what it left.
+    """
     totals = plan.store.state.totals()
     summary = _summary(plan, outcome, totals)
-    if outcome is None:
-        if plan.manifest is not None:
-            write_manifest(plan.layout, history.checked(plan.manifest))
-        return summary
     is_complete = replace(plan.work, parts=plan.store.state.parts, selection=None).is_done()
     if plan.manifest is not None:
-        write_manifest(
-            plan.layout,
-            history.ended(
-                plan.manifest,
-                summary,
-                counts=totals,
-                engine=outcome.engine,
-                inputs=_input_facts(plan),
-                is_complete=is_complete,
-            ),
+        manifest = history.checked(
+            plan.manifest, counts=totals, inputs=_input_facts(plan), is_complete=is_complete
         )
+        if outcome is not None:
+            manifest = history.ended(manifest, summary, engine=outcome.engine)
+        write_manifest(plan.layout, manifest, crash=plan.crash)
     if is_complete:
-        mark_success(plan.layout)
+        mark_success(plan.layout, crash=plan.crash)
     return summary
 
 

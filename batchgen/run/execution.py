@@ -11,7 +11,11 @@ from dataclasses import dataclass
 
 from batchgen.corpus.prompts import PromptBuilder
 from batchgen.corpus.tokenizing import load_tokenizer
-from batchgen.engine.factory import SIMULATED_MODEL_LEN, create_engine
+from batchgen.engine.factory import (
+    SIMULATED_MODEL_LEN,
+    create_engine,
+    prepare_environment,
+)
 from batchgen.engine.faults import FaultState
 from batchgen.monitor.console import Console
 from batchgen.monitor.progress import ProgressReporter, Snapshot
@@ -100,8 +104,8 @@ class Execution:
 
     def _generate(self) -> None:
         """Start the engine while prompts are prepared, and feed it."""
-        tokenizer = load_tokenizer(self._job.model, self._job.prompt)
-        self._tokenizer = tokenizer
+        prepare_environment(self._job.model)  # before anything imports torch
+        self._tokenizer = load_tokenizer(self._job.model, self._job.prompt)
         max_model_len = self._known_model_len() or self._start_engine().info.max_model_len
         with self._pipeline(max_model_len) as pipeline:
             rows = self._queue(pipeline)

@@ -77,15 +77,9 @@ def started(
 
 
 def ended(
-    manifest: Mapping[str, Any],
-    summary: RunSummary,
-    *,
-    counts: Counts,
-    engine: EngineInfo | None,
-    inputs: Mapping[str, Mapping[str, Any]],
-    is_complete: bool,
+    manifest: Mapping[str, Any], summary: RunSummary, *, engine: EngineInfo | None
 ) -> dict[str, Any]:
-    """The manifest at the end of a run."""
+    """The manifest at the end of a run that has made rows; `manifest` is what `checked` gave."""
     now = _text(datetime.now(UTC))
     run = {
         **manifest["runs"][-1],
@@ -104,23 +98,35 @@ def ended(
         "phases": dict(summary.phases),
         "warnings": list(summary.warnings),
     }
-    facts = manifest["inputs"].items()
     return {
         **manifest,
-        "status": "done" if is_complete else "incomplete",
         "updated_at": now,
         "checked_at": now,
-        "counts": counts.to_dict(),
         "runs": [*manifest["runs"][:-1], run],
-        "inputs": {name: {**known, **inputs.get(name, {})} for name, known in facts},
         "versions": versions(),
         "engine": manifest["engine"] if engine is None else engine_fields(engine),
     }
 
 
-def checked(manifest: Mapping[str, Any]) -> dict[str, Any]:
-    """The manifest after a run that found nothing new."""
-    return {**manifest, "checked_at": _text(datetime.now(UTC))}
+def checked(
+    manifest: Mapping[str, Any],
+    *,
+    counts: Counts,
+    inputs: Mapping[str, Mapping[str, Any]],
+    is_complete: bool,
+) -> dict[str, Any]:
+    """The manifest with what the output holds now; all that a run without new rows changes.
+
+    Where the run before it was not killed, that is `checked_at` alone.
+    """
+    facts = manifest["inputs"].items()
+    return {
+        **manifest,
+        "status": "done" if is_complete else "incomplete",
+        "checked_at": _text(datetime.now(UTC)),
+        "counts": counts.to_dict(),
+        "inputs": {name: {**known, **inputs.get(name, {})} for name, known in facts},
+    }
 
 
 def _kept_fingerprint(

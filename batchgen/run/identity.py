@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from batchgen.config.fingerprint import Fingerprint, differences
+from batchgen.config.fingerprint import Change, Fingerprint, differences
 from batchgen.corpus.readers import PartLimits, ReadPoint, read_blocks
 from batchgen.errors import ResumeMismatch
 from batchgen.output.parts import PartInfo, PartKey
@@ -41,12 +41,7 @@ def check_fingerprint(
 
     `accepted` holds keys (`sampling.max_tokens`) or whole sections (`sampling`).
     """
-    free = set(accepted)
-    changes = [
-        change
-        for change in differences(recorded, current)
-        if not free & {change.section, change.key}
-    ]
+    changes = changes_beyond(recorded, current, accepted)
     if not changes:
         return
     flags = " ".join(f"--accept-change {change.key}" for change in changes)
@@ -58,6 +53,18 @@ def check_fingerprint(
             f"discards the finished rows), or keep them beside the new ones with {flags}",
         ]
     )
+
+
+def changes_beyond(
+    recorded: Mapping[str, Any], current: Fingerprint, accepted: Sequence[str]
+) -> list[Change]:
+    """What differs, but for accepted keys and sections."""
+    free = set(accepted)
+    return [
+        change
+        for change in differences(recorded, current)
+        if not free & {change.section, change.key}
+    ]
 
 
 def compare_inputs(

@@ -8,8 +8,10 @@ between them, so memory does not grow with the corpus and the engine never waits
 """
 
 from contextlib import closing
+from pathlib import Path
 
 from batchgen.config.models import JobConfig
+from batchgen.corpus.shards import find_shards
 from batchgen.engine.clock import SimulatedClock
 from batchgen.engine.factory import engine_clock
 from batchgen.monitor.console import Console, SilentConsole
@@ -35,6 +37,7 @@ def run_job(
     console = console or SilentConsole()
     clock = engine_clock(job.model)
     layout = RunLayout(output_path(job, options))
+    shards = find_shards(job.input, exclude=Path(job.output.path))
     deadline_s = deadline_seconds(options, console)
     uses_timer = not isinstance(clock, SimulatedClock)
     with (
@@ -42,7 +45,7 @@ def run_job(
         RunLock(layout),
         log_to(layout.log, log_format=console.log_format),
     ):
-        plan = make_plan(job, options, layout, console)
+        plan = make_plan(job, options, layout, shards, console)
         if plan.work.is_done():
             return finish(plan, None)
         # Loaded here, so that a night without news does without what only a working run needs.

@@ -22,18 +22,25 @@ from batchgen.corpus.kept import KeptReader
 from batchgen.corpus.prompts import column_uses
 from batchgen.corpus.readers import PartLimits, ReadCounts
 from batchgen.corpus.schema import plan_columns
-from batchgen.corpus.shards import find_shards
 from batchgen.corpus.unique import check_unique
 from batchgen.errors import DataError, ResumeMismatch
 from batchgen.monitor.console import Console
-from batchgen.output.columns import PartColumns, generated_names, job_schema, load_schema
+from batchgen.output.columns import (
+    PartColumns,
+    check_schema,
+    generated_names,
+    job_schema,
+    load_schema,
+)
 from batchgen.output.counts import Counts
+from batchgen.output.crashpoints import CrashPoints
 from batchgen.output.layout import RunLayout
 from batchgen.output.manifest import read_manifest
 from batchgen.output.store import OutputStore
 from batchgen.records import Shard
 from batchgen.run.identity import (
     InputChanges,
+    changes_beyond,
     check_fingerprint,
     compare_inputs,
     refuse_changed,
@@ -71,6 +78,7 @@ class Plan:
     started_at: datetime
     warnings: list[str] = field(default_factory=list)
     plan_s: float = 0.0
+    crash: CrashPoints = field(default_factory=CrashPoints.from_environment)
 
 
 def output_path(job: JobConfig, options: RunOptions) -> Path:
@@ -100,14 +108,19 @@ def deadline_seconds(options: RunOptions, console: Console) -> float | None:
     return (moment - now).total_seconds()
 
 
-def make_plan(job: JobConfig, options: RunOptions, layout: RunLayout, console: Console) -> Plan:
+def make_plan(
+    job: JobConfig,
+    options: RunOptions,
+    layout: RunLayout,
+    shards: list[Shard],
+    console: Console,
+) -> Plan:
     """Everything that is decided before an engine is needed; the directory is recovered first.
 
     Raises DataError or ResumeMismatch where inputs, output and job do not fit together.
     """
     began = time.perf_counter()
     now = datetime.now(UTC)
-    shards = find_shards(job.input, exclude=Path(job.output.path))
     if options.fresh:
         discard(layout)
     manifest = read_manifest(layout)
@@ -138,6 +151,8 @@ def make_plan(job: JobConfig, options: RunOptions, layout: RunLayout, console: C
             {key: layout.part(*key) for key in store.state.parts},
             prefix=job.output.prefix,
         ),
+        with_rest=manifest is None
+        or not changes_beyond(manifest["fingerprint"], prints, options.accept_change),
     )
     if not work.is_done():
         _check_rows(job, shards, columns, needed, limits, warnings)
@@ -229,7 +244,10 @@ def _columns(
     prefix = job.output.prefix
     fixed = load_schema(layout)
     if fixed is not None:
-        return PartColumns.of(fixed, prefix), []
+        columns = PartColumns.of(fixed, prefix)
+        wanted = job_schema(columns.kept_schema, job.output, job.sampling, job.model)
+        check_schema(fixed, wanted, str(layout.path))
+        return columns, []
     plan = plan_columns(
         shards,
         needed=tuple(needed),

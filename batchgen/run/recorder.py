@@ -41,6 +41,15 @@ class Store(Protocol):
         """Take the record of a batch whose rows have been handed over."""
         ...
 
+    @property
+    def num_unsaved(self) -> int:
+        """Rows taken that a kill would still lose."""
+        ...
+
+    def settle(self) -> None:
+        """Return when no row taken can be lost by a kill."""
+        ...
+
     def write_seconds(self) -> float:
         """Seconds spent writing so far."""
         ...
@@ -107,6 +116,16 @@ class Recorder:
     def num_settled(self) -> int:
         """Rows that have their output row by this execution."""
         return self.counts.rows
+
+    @property
+    def num_unsaved(self) -> int:
+        """Settled rows that a kill would still lose."""
+        return len(self._group) + self._store.num_unsaved
+
+    def save(self) -> None:
+        """Return when no settled row can be lost by a kill."""
+        self._hand_over()
+        self._store.settle()
 
     def refuse(self, refusal: Refusal) -> None:
         """An output row that says why this row never reached the engine."""
@@ -218,7 +237,7 @@ class Recorder:
             counts.failed_by_type[row.error_type] += 1
         elif len(counts.samples) < 2 and row.duplicate_of is None:
             counts.samples.append({"shard": row.shard, "row": row.row, "output": row.output})
-        if completion is not None:
+        if completion is not None and row.error_type is None:
             counts.prompt_tokens += row.num_prompt_tokens or 0
             counts.output_tokens += row.num_output_tokens or 0
             if row.num_cached_tokens is not None:

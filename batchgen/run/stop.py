@@ -30,13 +30,17 @@ class StopRun(BaseException):
     """The run ends here, in good order.
 
     No Exception, like KeyboardInterrupt: it may be raised inside a library that catches those.
+    With `lets_finish` it ends the feeding alone: rows in flight are waited for.
     """
 
-    def __init__(self, reason: str, exit_code: int, closed_by: str) -> None:
+    def __init__(
+        self, reason: str, exit_code: int, closed_by: str, *, lets_finish: bool = False
+    ) -> None:
         super().__init__(reason)
         self.reason = reason
         self.exit_code = exit_code
         self.closed_by = closed_by
+        self.lets_finish = lets_finish
 
 
 class StopWatch:
@@ -73,14 +77,21 @@ class StopWatch:
         self._on_second = action
 
     def request(self, stop: StopRun) -> None:
-        """End the run at the next check; the first reason counts."""
-        self._pending = self._pending or stop
+        """End the run at the next check; the first reason counts, unless a later one waits less."""
+        pending = self._pending
+        if pending is None or (pending.lets_finish and not stop.lets_finish):
+            self._pending = stop
 
-    def check(self) -> None:
-        """Raise StopRun if the run has to end."""
+    @property
+    def ends_feeding(self) -> bool:
+        """Whether no new row may enter the engine."""
+        return self._pending is not None
+
+    def check(self, num_in_flight: int = 0) -> None:
+        """Raise StopRun if the run has to end, with so many rows that may be waited for."""
         if self._deadline_at is not None and self._clock.now() >= self._deadline_at:
             self.request(_deadline_stop())
-        if self._pending is not None:
+        if self._pending is not None and not (num_in_flight and self._pending.lets_finish):
             raise self._pending
 
     @contextmanager

@@ -2,7 +2,7 @@
 
 What is done is known part by part: a complete part is passed over without reading its rows (its
 footer says where in the shard it ends), an incomplete one is read again and its finished rows are
-left out. A retry turns this around: just the chosen rows of the chosen parts.
+left out. A retry adds the chosen rows of the chosen parts, or does just these.
 """
 
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
@@ -23,17 +23,22 @@ class Work:
     shards: Sequence[Shard]
     parts: Mapping[PartKey, PartInfo]
     done_rows: Callable[[str, int], Iterable[int]]
-    """Finished rows of an incomplete part."""
+    """Finished rows of a part."""
     columns: Sequence[str]
     limits: PartLimits
     counts: ReadCounts
     limit: int | None = None
     selection: Selection | None = None
+    """Finished rows to do again."""
+    with_rest: bool = True
+    """Whether rows without an output row are done beside a selection."""
 
     def is_done(self) -> bool:
         """Whether there is nothing to read."""
-        if self.selection is not None:
-            return not self.selection
+        if self.selection:
+            return False
+        if self.selection is not None and not self.with_rest:
+            return True
         left = self.limit
         for shard in self.shards:
             if left is not None and left <= 0:
@@ -55,7 +60,7 @@ class Work:
 
     def blocks(self) -> Iterator[tuple[RowBlock, Collection[int] | None]]:
         """Blocks in input order, each with the rows wanted of it (None: all)."""
-        if self.selection is not None:
+        if self.selection is not None and not self.with_rest:
             yield from self._selected(self.selection)
             return
         left = self.limit
@@ -95,15 +100,22 @@ class Work:
             point = next_point
 
     def _complete(self, shard: Shard, start_row: int) -> PartExtent | None:
-        """The extent of the part that begins here, if it is complete."""
+        """The extent of the part that begins here, if it is complete and nothing of it is redone."""
         part = self.parts.get(PartKey(shard.name, start_row))
-        return part.extent if part is not None and part.complete else None
+        if part is None or not part.complete or self._redone(shard.name, start_row):
+            return None
+        return part.extent
+
+    def _redone(self, shard: str, start_row: int) -> Collection[int]:
+        """Selected rows of the part that begins here."""
+        return (self.selection or {}).get((shard, start_row), ())
 
     def _finished(self, block: RowBlock) -> frozenset[int]:
-        """Rows of the block's part that are done already."""
+        """Rows of the block's part that are done already and stay as they are."""
         if PartKey(block.shard, block.part_start) not in self.parts:
             return frozenset()
-        return frozenset(int(row) for row in self.done_rows(block.shard, block.part_start))
+        done = frozenset(int(row) for row in self.done_rows(block.shard, block.part_start))
+        return done.difference(self._redone(block.shard, block.part_start))
 
     def _selected(self, selection: Selection) -> Iterator[tuple[RowBlock, Collection[int] | None]]:
         for shard in self.shards:

@@ -31,7 +31,8 @@ class Dedupe:
     """The groups of equal prompts. One caller, one thread."""
 
     def __init__(self, max_bytes: int = 64 << 20) -> None:
-        self._leaders: dict[bytes, Prompt] = {}
+        self._leaders: dict[bytes, tuple[str, int]] = {}
+        self._digests: dict[tuple[str, int], bytes] = {}
         self._held: dict[bytes, deque[Prompt]] = {}
         self._finished: OrderedDict[bytes, FinishedRow] = OrderedDict()
         self._finished_bytes = 0
@@ -46,19 +47,19 @@ class Dedupe:
         if finished is not None:
             self._finished.move_to_end(key)
             return finished
-        leader = self._leaders.setdefault(key, prompt)
-        if leader.row == prompt.row and leader.shard == prompt.shard:
+        row = prompt.shard, prompt.row
+        if self._leaders.setdefault(key, row) == row:
+            self._digests[row] = key
             return Admission.LEAD
         self._held.setdefault(key, deque()).append(prompt)
         return Admission.HELD
 
     def settle(self, leader: Prompt, row: FinishedRow) -> tuple[list[Prompt], Prompt | None]:
         """The leader has finished as `row`: prompts that copy it, or the one that leads now."""
-        if not leader.sampling.is_deterministic:
+        key = self._digests.pop((leader.shard, leader.row), None)
+        if key is None:
             return [], None
-        key = prompt_digest(leader.token_ids, leader.sampling.key)
-        if self._leaders.pop(key, None) is None:
-            return [], None
+        del self._leaders[key]
         held = self._held.pop(key, deque())
         if row.error_type is None:
             self._remember(key, row)
@@ -66,7 +67,8 @@ class Dedupe:
         if not held:
             return [], None
         successor = held.popleft()
-        self._leaders[key] = successor
+        self._leaders[key] = successor.shard, successor.row
+        self._digests[self._leaders[key]] = key
         if held:
             self._held[key] = held
         return [], successor

@@ -42,6 +42,15 @@ class Sink(Protocol):
         """Rows settled so far."""
         ...
 
+    @property
+    def num_unsaved(self) -> int:
+        """Settled rows that a kill would still lose."""
+        ...
+
+    def save(self) -> None:
+        """Return when no settled row can be lost by a kill."""
+        ...
+
     def refuse(self, refusal: Refusal) -> None:
         """This row never reaches the engine."""
         ...
@@ -74,8 +83,16 @@ class Sink(Protocol):
 class Stop(Protocol):
     """Whether the run has to end now."""
 
-    def check(self) -> None:
-        """Raise where feeding has to stop (signal, deadline, error budget)."""
+    @property
+    def ends_feeding(self) -> bool:
+        """No new row may enter the engine."""
+        ...
+
+    def check(self, num_in_flight: int = 0) -> None:
+        """Raise where the run has to end (signal, deadline, error budget).
+
+        An error budget that is used up ends the feeding; it raises when nothing is in flight.
+        """
         ...
 
     def interruptible(self) -> AbstractContextManager[None]:
@@ -128,14 +145,22 @@ class InFlight:
 def feed_continuous(
     rows: Rows, engine: Engine, sink: Sink, stop: Stop, in_flight: InFlight, *, window: int
 ) -> None:
-    """Keep `window` rows in flight until the queue is exhausted."""
+    """Keep `window` rows in flight until the queue is exhausted.
+
+    Finished rows that are not saved yet count as well, so a kill costs one window at most. The
+    slots stay full: the feed waits for the journal before it would leave one free.
+    """
     slots = engine.info.max_num_seqs
     now = engine.clock.now()
     while True:
-        stop.check()
-        while len(in_flight) < window:
+        stop.check(len(in_flight))
+        room = window - sink.num_unsaved
+        if room < min(window, slots):
+            sink.save()
+            room = window
+        while len(in_flight) < room:
             urgency = _urgency(len(in_flight), slots)
-            prompt = _next_prompt(rows, sink, urgency)
+            prompt = _next_prompt(rows, sink, stop, urgency)
             if prompt is None:
                 break
             refused = engine.add(in_flight.enter(prompt))
@@ -157,7 +182,7 @@ def feed_continuous(
 def feed_generate(
     rows: Rows, engine: Engine, sink: Sink, stop: Stop, in_flight: InFlight, *, batch_size: int
 ) -> None:
-    """One call of the engine's batch API for each `batch_size` rows."""
+    """One call of the engine's batch API for each `batch_size` rows, saved before the next one."""
     while not rows.is_exhausted:
         stop.check()
         requests = _take_batch(rows, sink, in_flight, batch_size)
@@ -168,20 +193,22 @@ def feed_generate(
             for completion in completions:
                 in_flight.leave(completion, sink)
         sink.end_batch()
+        sink.save()
 
 
 def feed_sequential(
     rows: Rows, engine: Engine, sink: Sink, stop: Stop, in_flight: InFlight
 ) -> None:
     """One row at a time: the next one enters when the engine is empty."""
-    while (prompt := _next_prompt(rows, sink, NOTHING_ELSE)) is not None:
-        stop.check()
+    while (prompt := _next_prompt(rows, sink, stop, NOTHING_ELSE)) is not None:
         request = in_flight.enter(prompt)
         with stop.interruptible():
             completions = engine.generate([request])
         sink.called(completions)
         for completion in completions:
             in_flight.leave(completion, sink)
+    if not rows.is_exhausted:
+        stop.check()
 
 
 def _urgency(num_in_flight: int, slots: int) -> int:
@@ -190,9 +217,12 @@ def _urgency(num_in_flight: int, slots: int) -> int:
     return FILL_SLOTS if num_in_flight < slots else FILL_WINDOW
 
 
-def _next_prompt(rows: Rows, sink: Sink, urgency: int) -> Prompt | None:
-    """The next row that the engine has to work for; refused rows and copies settle on the way."""
-    while (item := rows.next(urgency)) is not None:
+def _next_prompt(rows: Rows, sink: Sink, stop: Stop, urgency: int) -> Prompt | None:
+    """The next row that the engine has to work for; refused rows and copies settle on the way.
+
+    None also where the run has to end, so that a long stretch of refused rows cannot hide it.
+    """
+    while not stop.ends_feeding and (item := rows.next(urgency)) is not None:
         if isinstance(item, Refusal):
             sink.refuse(item)
         elif sink.admit(item):

@@ -58,7 +58,7 @@ class BatchMeter:
         """Count a finished row; `completion` where the engine worked for this very row."""
         self.num_rows += 1
         self._num_failed += row.error_type is not None
-        if row.duplicate_of is not None or completion is None:
+        if completion is None or row.error_type is not None:
             return
         self._num_prompt_tokens += row.num_prompt_tokens or 0
         self._num_output_tokens += row.num_output_tokens or 0

@@ -134,12 +134,12 @@ class Case:
         return values
 
     def written(self) -> dict[str, bytes]:
-        """Every file of the output directory but the lock and the progress, with its content."""
+        """Every file of the output directory, with its content; lock, progress and log are none."""
         files = (path for path in self.output.rglob("*") if path.is_file())
         return {
             str(path.relative_to(self.output)): path.read_bytes()
             for path in files
-            if path.name not in ("lock", "progress.json")
+            if path.name not in ("lock", "progress.json", "log")
         }
 
     def input_rows(self) -> dict[Key, dict[str, Any]]:

@@ -54,6 +54,19 @@ def test_options_of_the_simulated_engine_are_checked(section_problems, extra, pr
     assert found == [f"model.extra.{problem}"]
 
 
+def test_a_job_for_vllm_is_rehearsed_as_it_is(load):
+    extra = {"gpu_memory_utilization": 0.9, "step_s": 0.5}
+    job = load(model={"engine": "simulated", "extra": extra})
+    assert job.model.simulated().step_s == 0.5
+
+
+def test_arguments_of_vllm_are_checked_in_a_rehearsal_too(section_problems):
+    extra = {"gpu_memory_utilization": True}
+    assert section_problems(model={"engine": "simulated", "extra": extra}) == [
+        "model.extra.gpu_memory_utilization: must be a number, is true"
+    ]
+
+
 def test_ordinary_vllm_arguments_pass(load):
     extra = {
         "gpu_memory_utilization": 0.9,

@@ -33,6 +33,7 @@ def validator():
         {"batch": {"window": 64}},
         {"sampling": {"json_schema": {"column": "schema"}}},
         {"model": {"engine": "simulated", "extra": {"clock": "simulated"}}},
+        {"model": {"engine": "simulated", "extra": {"gpu_memory_utilization": 0.5}}},
     ],
 )
 def test_the_schema_accepts_what_the_loader_accepts(validator, change):

@@ -6,7 +6,6 @@ is simulated, because its texts are known beforehand and its requests are counte
 
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -35,8 +34,9 @@ Row = tuple[str, int]
 VOLATILE = ("run_id", "batch_id", "ttft_s", "latency_s", "duplicate_of")
 """Columns that may differ between two runs of a job; `duplicate_of` is compared by its meaning."""
 TIMEOUT_S = 60.0
-WINDOW = 16
-RETRIED = ["--retry-failed", "-s", "model.extra.script={}"]
+SLOTS = 8
+WINDOW = 2 * SLOTS
+RETRIED = ("--retry-failed", "-s", "model.extra.script={}")
 
 
 class Zygote:
@@ -101,28 +101,33 @@ class Desk:
 
     @property
     def layout(self) -> RunLayout:
-        return RunLayout(self.path / "out")
+        job = yaml.safe_load((self.path / "job.yaml").read_text(encoding="utf-8"))
+        return RunLayout(self.path / job["output"]["path"])
 
     def start(
         self,
         *args: str,
         crash: str = "",
-        user: int | None = None,
         file_bytes: int | None = None,
-        env: Mapping[str, str] | None = None,
-        job: str = "job.yaml",
+        may_all: bool = True,
     ) -> Run:
-        """`batchgen run job.yaml ARGS`, to die at the crash point `crash`."""
+        """`batchgen run job.yaml ARGS`, to die at the crash point `crash`.
+
+        `file_bytes` is a limit of file sizes; `may_all` is false for a process for which
+        permissions count even where the tests run as root.
+        """
         return self._launch(
-            ["run", job, *args],
-            env={"BATCHGEN_CRASH_AT": crash, **(env or {})},
-            user=user,
+            ["run", "job.yaml", *args],
+            env={"BATCHGEN_CRASH_AT": crash},
             file_bytes=file_bytes,
+            may_all=may_all,
         )
 
     def verify(self) -> None:
         """`batchgen verify out` has to find nothing."""
-        run = self._launch(["verify", "out", "--json"], env={}, user=None, file_bytes=None)
+        run = self._launch(
+            ["verify", str(self.layout.path), "--json"], env={}, file_bytes=None, may_all=True
+        )
         assert run.wait() == 0, run.stderr
         answer = json.loads(run.stdout)
         assert (answer["problems"], answer["notes"]) == ([], [])
@@ -130,7 +135,6 @@ class Desk:
     def _launch(self, args: list[str], **options: Any) -> Run:
         logs = self.path / "logs"
         logs.mkdir(exist_ok=True)
-        logs.chmod(0o777)
         output = logs / f"{len(self.attempts)}"
         pid = self.zygote.ask(
             do="start",
@@ -180,11 +184,6 @@ class Desk:
         """Rows that a reader finds now, in parts and journal."""
         return look(self.layout, _rows_of) if self.layout.schema.exists() else set()
 
-    def copy(self, path: Path) -> "Desk":
-        """Another desk that looks the same, modification times included."""
-        shutil.copytree(self.path, path, symlinks=True)
-        return Desk(self.zygote, path)
-
 
 def _rows_of(run: Any) -> set[Row]:
     rows: set[Row] = set()
@@ -233,19 +232,19 @@ JOB: dict[str, Any] = {
     "model": {
         "engine": "simulated",
         "max_model_len": 64,
-        "max_num_seqs": WINDOW // 2,
+        "max_num_seqs": SLOTS,
         "extra": {
             "step_s": 0.002,
             "prefix_caching": False,
             "record": "received.jsonl",
             "script": {
                 "a.parquet:3": {"fault": "row_error"},
-                "b.jsonl:40": {"fault": "row_error"},
-                "b.jsonl:41": {"fault": "row_error"},
+                "a.parquet:26": {"fault": "row_error"},
+                "b.jsonl:45": {"fault": "row_error"},
             },
         },
     },
-    "sampling": {"max_tokens": 24, "temperature": 0.0},
+    "sampling": {"max_tokens": 14, "temperature": 0.0},
     "batch": {"size": 24, "look_ahead": 32},
     "output": {"path": "out", "rows_per_part": 25, "keep": ["id", "score", "tags", "more"]},
     "errors": {"max_failed": "50%", "stop_at": None},
@@ -261,9 +260,18 @@ def job_with(**sections: Mapping[str, Any]) -> dict[str, Any]:
     return merged
 
 
-def extra_with(**options: Any) -> dict[str, Any]:
-    """`model.extra` of `JOB` with some options replaced."""
-    return {"extra": {**JOB["model"]["extra"], **options}}
+LARGE_JOB = job_with(
+    prompt={"template": "{{ text }}"},
+    model={"extra": {"step_s": 0.001, "prefix_caching": False, "record": "received.jsonl"}},
+    batch={"size": 8, "look_ahead": 16},
+    output={"rows_per_part": 8, "keep": ["id"], "prompt": True},
+)
+
+
+def set_up(zygote: Zygote, path: Path, job: Mapping[str, Any]) -> Desk:
+    """A desk on which the inputs lie already."""
+    (path / "job.yaml").write_text(yaml.safe_dump(job), encoding="utf-8")
+    return Desk(zygote, path)
 
 
 def write_inputs(folder: Path) -> None:
@@ -296,13 +304,48 @@ def text_of(number: int) -> str:
 def make_desk(tmp_path: Path, zygote: Zygote) -> Callable[..., Desk]:
     """A desk with the inputs, and a job with some keys replaced."""
 
-    def make(name: str = "desk", **sections: Mapping[str, Any]) -> Desk:
-        path = tmp_path / name
+    def make(**sections: Mapping[str, Any]) -> Desk:
+        path = tmp_path / "desk"
         write_inputs(path / "data")
-        (path / "job.yaml").write_text(yaml.safe_dump(job_with(**sections)), encoding="utf-8")
-        return Desk(zygote, path)
+        return set_up(zygote, path, job_with(**sections))
 
     return make
+
+
+@pytest.fixture
+def make_large_desk(tmp_path: Path, zygote: Zygote) -> Callable[[], Desk]:
+    """A desk whose job journals two segments: 40 rows of two megabytes."""
+    return lambda: large_desk(zygote, tmp_path / "desk")
+
+
+@pytest.fixture(scope="session")
+def undisturbed_large(tmp_path_factory: pytest.TempPathFactory, zygote: Zygote) -> Dataset:
+    """The dataset of that job where nothing happens to it."""
+    desk = large_desk(zygote, tmp_path_factory.mktemp("reference") / "desk")
+    desk.finish()
+    return Dataset.of(desk.layout)
+
+
+def large_desk(zygote: Zygote, path: Path) -> Desk:
+    (path / "data").mkdir(parents=True)
+    rows = [{"id": number, "text": f"{number}-{'x' * 10**6}"} for number in range(40)]
+    lines = [json.dumps(row) + "\n" for row in rows]
+    (path / "data" / "large.jsonl").write_text("".join(lines), encoding="utf-8")
+    return set_up(zygote, path, LARGE_JOB)
+
+
+@pytest.fixture(scope="session")
+def slower() -> Callable[..., dict[str, Any]]:
+    """The section `model` with another duration of a step, and other options of the engine."""
+    return lambda step_s, **options: {
+        "extra": {**JOB["model"]["extra"], "step_s": step_s, **options}
+    }
+
+
+@pytest.fixture(scope="session")
+def retried() -> tuple[str, ...]:
+    """Arguments of a retry in which the engine fails no row."""
+    return RETRIED
 
 
 @pytest.fixture(scope="session")
@@ -322,8 +365,7 @@ def undisturbed_retry(tmp_path_factory: pytest.TempPathFactory, zygote: Zygote) 
 def _reference(factory: pytest.TempPathFactory, zygote: Zygote) -> Desk:
     path = factory.mktemp("reference") / "desk"
     write_inputs(path / "data")
-    (path / "job.yaml").write_text(yaml.safe_dump(JOB), encoding="utf-8")
-    desk = Desk(zygote, path)
+    desk = set_up(zygote, path, JOB)
     desk.finish()
     return desk
 

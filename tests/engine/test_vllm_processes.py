@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Any
 
@@ -74,9 +74,7 @@ if __name__ == "__main__":
 
 
 @pytest.fixture(scope="module")
-def story(
-    tiny_model_dir: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[dict[str, Any]]:
+def story(tiny_model_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """One process that starts an engine, kills it, starts another, and is killed itself."""
     folder = tmp_path_factory.mktemp("processes")
     script = folder / "engine.py"
@@ -90,18 +88,17 @@ def story(
             env=environment,
             start_new_session=True,
         )
-        try:
-            assert process.stdout is not None
-            facts = read_facts(process.stdout)
-            facts["batchgen_group"] = os.getpgid(process.pid)
-            process.send_signal(signal.SIGKILL)
-            process.wait()
-            facts["orphans_s"] = seconds_until(lambda: not alive(facts["children"]))
-        finally:
-            process.kill()
-            for pid in alive(facts["children"]) if "facts" in locals() else []:
-                os.kill(pid, signal.SIGKILL)
-    yield facts
+    try:
+        assert process.stdout is not None
+        facts = read_facts(process.stdout)
+        facts["batchgen_group"] = os.getpgid(process.pid)
+    finally:
+        process.kill()
+        process.wait()
+    facts["orphans_s"] = seconds_until(lambda: not alive(facts["children"]))
+    for pid in alive(facts["children"]):
+        os.kill(pid, signal.SIGKILL)
+    return facts
 
 
 def read_facts(stream: IO[bytes]) -> dict[str, Any]:

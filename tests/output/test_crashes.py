@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from batchgen.output.crashpoints import STEPS, VARIABLE, CrashPoints
@@ -35,11 +35,11 @@ def _kill() -> None:
 
 
 class Sitting:
-    """One run of a job over SHARDS, killed when it reaches `step` for the `count`th time."""
+    """One run of a job over SHARDS, which ends where `crash` says."""
 
-    def __init__(self, world: Any, step: str | None = None, count: int = 1) -> None:
+    def __init__(self, world: Any, crash: CrashPoints | None = None) -> None:
         self.world = world
-        self.writer: Writer = world.writer(CrashPoints(step, count, _kill), segment_bytes=600)
+        self.writer: Writer = world.writer(crash, segment_bytes=600)
 
     def run(self, order: list[int], groups: list[int], extents_first: bool) -> None:
         """Do what is left, in this order and in groups of these sizes."""
@@ -124,32 +124,78 @@ def test_whatever_the_order_and_the_kills_the_output_is_the_same(
         world = make_world(Path(folder) / "run")
         for step, count in kills:
             with suppress(Killed):
-                Sitting(world, step, count).run(order, groups, extents_first)
+                Sitting(world, CrashPoints(step, count, _kill)).run(order, groups, extents_first)
         Sitting(world).run(order, groups, extents_first)
         check(world)
 
 
+class Disk(CrashPoints):
+    """Knows which bytes of the newest segment a power cut cannot take."""
+
+    def __init__(self, world: Any, step: str, count: int) -> None:
+        super().__init__(step, count, _kill)
+        self._journal = world.layout.journal
+        self._num_safe_bytes = 0
+
+    def reach(self, step: str) -> None:
+        self._num_safe_bytes = {
+            "journal_synced": lambda: self._newest().stat().st_size,
+            "journal_rotated": lambda: 0,
+        }.get(step, lambda: self._num_safe_bytes)()
+        super().reach(step)
+
+    def cut_power(self, num_bytes: int) -> None:
+        """Lose up to so many bytes that were appended since the last sync."""
+        for segment in list_segments(self._journal)[-1:]:
+            data = segment_path(self._journal, segment).read_bytes()
+            self._newest().write_bytes(data[: max(self._num_safe_bytes, len(data) - num_bytes)])
+
+    def _newest(self) -> Path:
+        return segment_path(self._journal, list_segments(self._journal)[-1])
+
+
 @settings(max_examples=20, deadline=None)
-@given(order=ORDERS, groups=GROUPS, count=st.integers(1, 12), cut=st.integers(0, 2000))
+@given(
+    order=ORDERS,
+    groups=GROUPS,
+    step=st.sampled_from(WRITER_STEPS),
+    count=st.integers(1, 12),
+    cut=st.integers(0, 2000),
+)
+@example(order=list(range(19)), groups=[1], step="part_renamed", count=1, cut=1)
 def test_whatever_a_power_cut_takes_from_the_journal_is_done_again(
-    order: list[int], groups: list[int], count: int, cut: int, make_world: Any, new_folder: Any
+    order: list[int],
+    groups: list[int],
+    step: str,
+    count: int,
+    cut: int,
+    make_world: Any,
+    new_folder: Any,
 ) -> None:
     with new_folder() as folder:
         world = make_world(Path(folder) / "run")
+        disk = Disk(world, step, count)
         with suppress(Killed):
-            Sitting(world, "journal_append", count).run(order, groups, extents_first=False)
-        lose_last_frames(world, cut)
+            Sitting(world, disk).run(order, groups, extents_first=True)
+        disk.cut_power(cut)
         Sitting(world).run(order, groups, extents_first=True)
         check(world)
 
 
-def lose_last_frames(world: Any, num_bytes: int) -> None:
-    """Cut what a power cut may take: bytes of the last append, which is never synced here."""
-    for segment in list_segments(world.layout.journal)[-1:]:
-        path = segment_path(world.layout.journal, segment)
-        data = path.read_bytes()
-        last_append = data.rfind(b"bgj1", 0, len(data))
-        path.write_bytes(data[: max(last_append, len(data) - num_bytes)])
+def test_a_segment_that_a_power_cut_brings_back_changes_nothing(world: Any) -> None:
+    with suppress(Killed):
+        Sitting(world, CrashPoints("segment_deleted", 1, _kill)).run([*range(19)], [2], True)
+    with suppress(Killed):
+        Sitting(world, CrashPoints("batches_written", 1, _kill)).run([*range(19)], [2], True)
+    segments = {path: path.read_bytes() for path in world.layout.journal.iterdir()}
+    Sitting(world).run(list(range(19)), [2], extents_first=True)
+    before = world.files()
+    for path, data in segments.items():
+        path.write_bytes(data)
+    world.writer().recover()
+    assert segments
+    assert world.files() == before
+    check(world)
 
 
 @settings(max_examples=15, deadline=None)
@@ -204,7 +250,7 @@ def retry(world: Any, writer: Writer, chosen: set[int], is_announced: bool) -> N
 def test_a_kill_at_each_step_changes_nothing(world: Any, step: str, count: int) -> None:
     order = [*range(0, 19, 2), *range(1, 19, 2)]
     with suppress(Killed):
-        Sitting(world, step, count).run(order, [3, 1], extents_first=True)
+        Sitting(world, CrashPoints(step, count, _kill)).run(order, [3, 1], extents_first=True)
     Sitting(world).run(order, [3, 1], extents_first=True)
     check(world)
 
@@ -213,9 +259,9 @@ def test_a_kill_at_each_step_changes_nothing(world: Any, step: str, count: int) 
 def test_a_kill_while_recovering_changes_nothing(world: Any, step: str) -> None:
     order = list(range(19))
     with suppress(Killed):
-        Sitting(world, "journal_append", 5).run(order, [1], extents_first=False)
+        Sitting(world, CrashPoints("journal_append", 5, _kill)).run(order, [1], extents_first=False)
     with suppress(Killed):
-        Sitting(world, step).writer.recover()
+        Sitting(world, CrashPoints(step, 1, _kill)).writer.recover()
     Sitting(world).run(order, [2], extents_first=True)
     check(world)
 

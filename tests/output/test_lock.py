@@ -5,6 +5,7 @@ import sys
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, replace
+from itertools import count
 from pathlib import Path
 
 import orjson
@@ -123,6 +124,17 @@ def test_beat_moves_the_heartbeat(layout: RunLayout) -> None:
         holder = read_holder(layout)
     assert holder is not None
     assert (holder.started_at, holder.heartbeat_at) == (1000.0, 1060.0)
+
+
+def test_a_holder_refreshes_its_heartbeat_by_itself(layout: RunLayout) -> None:
+    moments = count(1000.0)
+    with RunLock(layout, now=lambda: next(moments), beat_s=0.001):
+        first = read_holder(layout)
+        while (holder := read_holder(layout)) == first:
+            time.sleep(0.001)
+    assert first is not None
+    assert holder is not None
+    assert holder.heartbeat_at > first.heartbeat_at
 
 
 def test_children_do_not_inherit_the_lock(layout: RunLayout) -> None:
