@@ -2,8 +2,9 @@
 
 The loop that keeps the engine busy must not wait for a disk, so what it hands over goes on a
 bounded queue and a thread does the rest: append to the journal, sync it when the last sync is a
-second old, publish each part as its rows are complete. The thread holds no texts: a part's rows
-are read back from the journal when it is published.
+second old. A second thread publishes the parts whose rows are complete, one after another, so
+that a large part does not keep finished rows out of the journal. Neither holds texts: a part's
+rows are read back from the journal when it is published.
 
 A failure of the thread (disk full, a shard that vanished) is raised by the next call. Whatever was
 journaled by then stays in the journal, and what is still handed over is journaled if that is
@@ -13,6 +14,7 @@ possible; the next start publishes it.
 import threading
 import time
 from collections.abc import Callable, Collection, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Self
 
 from batchgen.errors import BatchgenError, DataError
@@ -20,8 +22,9 @@ from batchgen.output.columns import PartColumns
 from batchgen.output.crashpoints import CrashPoints
 from batchgen.output.layout import RunLayout
 from batchgen.output.parts import KeptColumns as KeptColumns
+from batchgen.output.parts import PartInfo
 from batchgen.output.state import DirectoryState
-from batchgen.output.writer import Item, PartOpening, Writer
+from batchgen.output.writer import Item, PartOpening, Publication, Writer
 from batchgen.records import FinishedRow, PartExtent
 from batchgen.stats.batch import BatchRecord
 
@@ -69,6 +72,8 @@ class OutputStore:
         self._has_raised = False
         self._synced_at = now()
         self._write_s = 0.0
+        self._publisher = ThreadPoolExecutor(1, thread_name_prefix="batchgen-publish")
+        self._publishing: tuple[Publication, Future[tuple[PartInfo, float]]] | None = None
         self._num_taken = 0
         self._num_journaled = 0
 
@@ -169,6 +174,7 @@ class OutputStore:
         if self._thread is not None:
             self._thread.join()
             self._thread = None
+        self._publisher.shutdown()
         began = time.perf_counter()
         try:
             if publish and self._failure is None:
@@ -198,17 +204,14 @@ class OutputStore:
     def _work(self) -> None:
         try:
             while not self._inbox.is_done:
-                timeout = 0.0 if self._has_ripe() else SYNC_S
-                items = self._inbox.take(timeout)
+                items = self._inbox.take(SYNC_S)
                 began = time.perf_counter()
-                self._handle(items, was_idle=timeout > 0 and not items)
+                self._handle(items, was_idle=not items)
                 self._write_s += time.perf_counter() - began
+            self._collect(wait=True)
         except Exception as problem:  # noqa: BLE001  (handed over to the callers, who raise it)
-            self._failure = problem
+            self._failure = self._failure or problem
             self._inbox.close()
-
-    def _has_ripe(self) -> bool:
-        return self._failure is None and self._writer.num_ripe > 0
 
     def _handle(self, items: Sequence[Item | threading.Event], *, was_idle: bool) -> None:
         events = [item for item in items if isinstance(item, threading.Event)]
@@ -224,13 +227,40 @@ class OutputStore:
             if flushes or was_idle or now - self._synced_at >= SYNC_S:
                 self._writer.sync()
                 self._synced_at = now
-            if self._has_ripe():
-                self._writer.publish_ripe()
+            self._collect(wait=False)
+            self._publish_next()
         except DataError as exc:
             self._failure = self._failure or exc
         finally:
             for event in events:
                 event.set()
+
+    def _publish_next(self) -> None:
+        """Let the publishing thread begin with the next part, if it is free and one is ripe."""
+        if self._publishing is not None or self._failure is not None:
+            return
+        publication = self._writer.next_publication()
+        if publication is None:
+            return
+        future = self._publisher.submit(_timed, publication)
+        self._publishing = publication, future
+        future.add_done_callback(lambda _: self._inbox.wake())
+
+    def _collect(self, *, wait: bool) -> None:
+        """Note what the publishing thread has done; `wait` for it to end."""
+        if self._publishing is None or not (wait or self._publishing[1].done()):
+            return
+        publication, future = self._publishing
+        self._publishing = None
+        info, seconds = future.result()
+        self._write_s += seconds
+        self._writer.published(publication, info)
+
+
+def _timed(publication: Publication) -> tuple[PartInfo, float]:
+    began = time.perf_counter()
+    info = publication.carry_out()
+    return info, time.perf_counter() - began
 
 
 class _Journaled(threading.Event):
@@ -274,15 +304,21 @@ class _Inbox:
         more than the rows do.
         """
         with self._changed:
-            if not self._items and not self._is_closed and timeout > 0:
+            if not self._items and not self._is_worth_taking():
                 self._changed.wait(timeout)
-            if self._items and timeout > 0:
+            if self._items:
                 self._changed.wait_for(self._is_worth_taking, LINGER_S)
             items, self._items = self._items, []
             self._num_rows = 0
             self._is_urgent = False
             self._changed.notify_all()
         return items
+
+    def wake(self) -> None:
+        """Let the taker have what there is, be it nothing."""
+        with self._changed:
+            self._is_urgent = True
+            self._changed.notify_all()
 
     def close(self) -> None:
         """Nothing more will come."""

@@ -60,8 +60,10 @@ class OpenPart:
     seq: int
     """Highest sequence number of its records, those in the file included."""
     refs: list[FrameRef] = field(default_factory=list)
+    ref_rows: list[int] = field(default_factory=list)
+    """Rows of each of `refs`."""
     num_new: int = 0
-    """Rows in `refs`."""
+    """Rows of all of them."""
     awaited: set[int] | None = None
     """Rows that will be done again; None: none are announced."""
 
@@ -164,17 +166,23 @@ class Unpublished:
             return
         part.seq = frame.last_seq
         part.refs.append(ref)
+        part.ref_rows.append(len(frame.rows))
         part.num_new += len(frame.rows)
         part.done.add(np.asarray(frame.rows, dtype=np.int64))
         if part.awaited is not None:
             part.awaited.difference_update(frame.rows)
         use.parts.add(part.key)
 
-    def part_published(self, info: PartInfo) -> None:
-        """A part's file holds all its records now."""
+    def part_published(self, info: PartInfo, num_refs: int) -> None:
+        """A part's file holds the records of its first `num_refs` frames now."""
         part = self.parts[info.key]
-        part.info, part.extent = info, info.extent
-        part.refs, part.num_new = [], 0
+        part.info = info
+        if len(part.refs) > num_refs or part.seq > info.seq:
+            del part.refs[:num_refs], part.ref_rows[:num_refs]
+            part.num_new = sum(part.ref_rows)
+            return
+        part.extent = info.extent
+        part.refs, part.ref_rows, part.num_new = [], [], 0
         for use in self._segments.values():
             use.parts.discard(info.key)
         if info.complete and not part.awaited:

@@ -6,6 +6,7 @@ raise, between any two of them.
 
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from batchgen.errors import DataError
@@ -24,6 +25,7 @@ from batchgen.output.journal import (
     BatchFrame,
     ExtentFrame,
     Frame,
+    FrameRef,
     JournalWriter,
     RowsFrame,
     SegmentReader,
@@ -33,7 +35,14 @@ from batchgen.output.journal import (
     segment_path,
 )
 from batchgen.output.layout import RunLayout
-from batchgen.output.parts import KeptColumns, NewRecords, PartKey, ShardUnreadable, publish_part
+from batchgen.output.parts import (
+    KeptColumns,
+    NewRecords,
+    PartInfo,
+    PartKey,
+    ShardUnreadable,
+    publish_part,
+)
 from batchgen.output.state import DirectoryState
 from batchgen.output.unpublished import OpenPart, Unpublished
 from batchgen.records import FinishedRow, PartExtent
@@ -195,11 +204,23 @@ class Writer:
 
     def publish_ripe(self) -> None:
         """Publish one part whose rows are complete, if there is one."""
-        if self._ripe:
-            key = next(iter(self._ripe))
-            del self._ripe[key]
-            self._publish(self._unpublished.parts[key])
-            self._drop_segments()
+        publication = self.next_publication()
+        if publication is not None:
+            self.published(publication, publication.carry_out())
+
+    def next_publication(self) -> "Publication | None":
+        """A part whose rows are complete, ready to be published by any thread; None without one."""
+        if not self._ripe:
+            return None
+        key = next(iter(self._ripe))
+        del self._ripe[key]
+        return self._publication(self._unpublished.parts[key])
+
+    def published(self, publication: "Publication", info: PartInfo) -> None:
+        """A publication was carried out: `info` is the part's footer now."""
+        self.state.note(info)
+        self._unpublished.part_published(info, len(publication.refs))
+        self._drop_segments()
 
     def finish(self) -> None:
         """Publish everything that was journaled, incomplete parts too, and empty the journal.
@@ -288,28 +309,26 @@ class Writer:
             self._ripe[key] = None
 
     def _publish(self, part: OpenPart) -> None:
+        publication = self._publication(part)
+        info = publication.carry_out()
+        self.state.note(info)
+        self._unpublished.part_published(info, len(publication.refs))
+
+    def _publication(self, part: OpenPart) -> "Publication":
         self.sync()
-        try:
-            frames = read_frames(self._layout.journal, part.refs)
-        except OSError as exc:
-            raise disk_error(exc, self._layout.journal) from exc
-        info = publish_part(
-            self._layout,
-            self._columns,
-            self._kept,
-            part.info,
-            NewRecords(
-                key=part.key,
-                source_start=part.source_start,
-                seq=part.seq,
-                frames=[frame for frame in frames if isinstance(frame, RowsFrame)],
-                extent=part.extent,
-            ),
+        return Publication(
+            layout=self._layout,
+            columns=self._columns,
+            kept=self._kept,
             fingerprint=self._fingerprint,
             crash=self._crash,
+            key=part.key,
+            old=part.info,
+            source_start=part.source_start,
+            seq=part.seq,
+            extent=part.extent,
+            refs=tuple(part.refs),
         )
-        self.state.note(info)
-        self._unpublished.part_published(info)
 
     def _publish_all(self) -> list[str]:
         problems: list[str] = []
@@ -343,6 +362,49 @@ class Writer:
             except OSError as exc:
                 raise disk_error(exc, path) from exc
             self._crash.reach("segment_deleted")
+
+
+@dataclass(frozen=True, slots=True)
+class Publication:
+    """One part as it is to be published, fixed at a moment at which the journal was synced.
+
+    Records that are journaled later are not in it; they stay in the journal for the next one.
+    """
+
+    layout: RunLayout
+    columns: PartColumns
+    kept: KeptColumns
+    fingerprint: str
+    crash: CrashPoints
+    key: PartKey
+    old: PartInfo | None
+    source_start: int | None
+    seq: int
+    extent: PartExtent | None
+    refs: tuple[FrameRef, ...]
+
+    def carry_out(self) -> PartInfo:
+        """Write the part; its new footer. Touches nothing that the writer's own thread uses."""
+        try:
+            frames = read_frames(self.layout.journal, self.refs)
+        except OSError as exc:
+            raise disk_error(exc, self.layout.journal) from exc
+        new = NewRecords(
+            key=self.key,
+            source_start=self.source_start,
+            seq=self.seq,
+            frames=[frame for frame in frames if isinstance(frame, RowsFrame)],
+            extent=self.extent,
+        )
+        return publish_part(
+            self.layout,
+            self.columns,
+            self.kept,
+            self.old,
+            new,
+            fingerprint=self.fingerprint,
+            crash=self.crash,
+        )
 
 
 def _coalesced(items: Sequence[Item]) -> Iterator[Item]:
