@@ -194,8 +194,7 @@ class Request(NamedTuple):
     row: RowKey
 
 
-@dataclass(frozen=True, slots=True)
-class Sample:
+class Sample(NamedTuple):
     """One of the `n` completions of a prompt."""
 
     text: str
@@ -206,8 +205,7 @@ class Sample:
     """Per output token the candidates: `token_id`, `token`, `logprob`, `rank`."""
 
 
-@dataclass(frozen=True, slots=True)
-class Completion:
+class Completion(NamedTuple):
     """What came back for a request: samples, or an error that concerns this request alone.
 
     Times are seconds of the engine's clock; None where the engine does not tell.

@@ -1,14 +1,15 @@
 """From the job's model section to an engine and the clock it lives on."""
 
 import os
+from typing import TYPE_CHECKING
 
 from batchgen.config.models import ModelConfig, SamplingConfig
 from batchgen.engine.clock import RealClock, SimulatedClock
-from batchgen.engine.faults import FaultState
-from batchgen.engine.simulated import SimulatedEngine
 from batchgen.engine.vllm_settings import settings_for
-from batchgen.engine.zero_cost import ZeroCostEngine
 from batchgen.protocols import Clock, Engine, Tokenizer
+
+if TYPE_CHECKING:
+    from batchgen.engine.faults import FaultState
 
 SIMULATED_MODEL_LEN = 4096
 SIMULATED_NUM_SEQS = 256
@@ -20,7 +21,7 @@ def create_engine(
     tokenizer: Tokenizer,
     sampling: SamplingConfig,
     clock: Clock | None = None,
-    faults: FaultState | None = None,
+    faults: "FaultState | None" = None,
 ) -> Engine:
     """Start the engine that the job names; it may take minutes, and holds the device until closed.
 
@@ -54,7 +55,10 @@ def engine_clock(model: ModelConfig) -> Clock:
     return RealClock()
 
 
-def _simulated(model: ModelConfig, clock: Clock, faults: FaultState | None) -> Engine:
+def _simulated(model: ModelConfig, clock: Clock, faults: "FaultState | None") -> Engine:
+    from batchgen.engine.simulated import SimulatedEngine
+    from batchgen.engine.zero_cost import ZeroCostEngine
+
     options = model.simulated()
     max_model_len = model.max_model_len or SIMULATED_MODEL_LEN
     max_num_seqs = model.max_num_seqs or SIMULATED_NUM_SEQS

@@ -16,7 +16,7 @@ import heapq
 import os
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import count
 
 import orjson
@@ -334,7 +334,7 @@ def _cut(sample: Sample, num_tokens: int) -> Sample:
     if sample.num_tokens <= num_tokens:
         return sample
     text = first_words(sample.text, num_tokens)
-    return replace(sample, text=text, num_tokens=num_tokens, finish_reason="abort")
+    return sample._replace(text=text, num_tokens=num_tokens, finish_reason="abort")
 
 
 def _completion(work: _Work) -> Completion:

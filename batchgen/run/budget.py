@@ -48,6 +48,8 @@ class ErrorBudget:
 
     def verdict(self) -> StopRun | None:
         """The order to stop, or None while the budget holds."""
+        if not self._types:
+            return None
         if self._rows is not None:
             failed = sum(self._types.values())
             if failed > self._rows:

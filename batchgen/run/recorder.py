@@ -14,7 +14,7 @@ import orjson
 import psutil
 
 from batchgen.protocols import Engine
-from batchgen.records import Completion, EngineStats, FinishedRow, Prompt, Refusal
+from batchgen.records import Completion, EngineStats, FinishedRow, Prompt, Refusal, Sample
 from batchgen.run.budget import ErrorBudget
 from batchgen.run.stop import StopRun
 from batchgen.schedule.dedupe import Admission, Dedupe, copy_row
@@ -260,38 +260,54 @@ class Recorder:
 
     def _finished_row(self, prompt: Prompt, completion: Completion) -> FinishedRow:
         error = completion.error
-        samples = completion.samples
-        common: dict[str, Any] = {
-            "num_prompt_tokens": completion.num_prompt_tokens or len(prompt.token_ids),
-            "run_id": self._run_id,
-            "batch_id": self._meter.batch_id,
-            "prompt": prompt.text if self._with_prompt else None,
-        }
-        if error is not None:
-            return FinishedRow(
-                prompt.shard,
-                prompt.row,
-                prompt.part_start,
-                error_type=error.type,
-                error=error.message,
-                **common,
-            )
-        many = prompt.sampling.n > 1
-        valid = [is_json(sample.text) for sample in samples] if self._with_json else None
-        return FinishedRow(
+        if error is None and len(completion.samples) == 1 and prompt.sampling.n == 1:
+            return self._row_of_one(prompt, completion, completion.samples[0])
+        row = FinishedRow(
             prompt.shard,
             prompt.row,
             prompt.part_start,
-            output=_one_or_all([sample.text for sample in samples], many),
-            finish_reason=_one_or_all([sample.finish_reason for sample in samples], many),
+            num_prompt_tokens=completion.num_prompt_tokens or len(prompt.token_ids),
+            run_id=self._run_id,
+            batch_id=self._meter.batch_id,
+            prompt=prompt.text if self._with_prompt else None,
+        )
+        if error is not None:
+            return row._replace(error_type=error.type, error=error.message)
+        samples = completion.samples
+        return row._replace(
+            output=[sample.text for sample in samples],
+            finish_reason=[sample.finish_reason for sample in samples],
             num_output_tokens=sum(sample.num_tokens for sample in samples),
             num_cached_tokens=completion.num_cached_tokens,
             ttft_s=completion.ttft_s,
             latency_s=completion.latency_s,
-            reasoning=_one_or_all([sample.reasoning for sample in samples], many),
-            logprobs=_one_or_all([sample.logprobs for sample in samples], many),
-            json_valid=None if valid is None else _one_or_all(valid, many),
-            **common,
+            reasoning=[sample.reasoning for sample in samples],
+            logprobs=[sample.logprobs for sample in samples],
+            json_valid=[is_json(sample.text) for sample in samples] if self._with_json else None,
+        )
+
+    def _row_of_one(self, prompt: Prompt, completion: Completion, sample: Sample) -> FinishedRow:
+        """The same for one completion, field by field: this is nearly every row."""
+        return FinishedRow(
+            prompt.shard,
+            prompt.row,
+            prompt.part_start,
+            sample.text,
+            sample.finish_reason,
+            completion.num_prompt_tokens or len(prompt.token_ids),
+            sample.num_tokens,
+            completion.num_cached_tokens,
+            completion.ttft_s,
+            completion.latency_s,
+            self._run_id,
+            self._meter.batch_id,
+            None,
+            None,
+            None,
+            prompt.text if self._with_prompt else None,
+            sample.reasoning,
+            sample.logprobs,
+            is_json(sample.text) if self._with_json else None,
         )
 
 
@@ -306,7 +322,3 @@ def is_json(text: str) -> bool:
     except orjson.JSONDecodeError:
         return False
     return True
-
-
-def _one_or_all(values: list[Any], many: bool) -> Any:
-    return values if many else values[0]

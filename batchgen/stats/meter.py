@@ -3,8 +3,6 @@
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
-import numpy as np
-
 from batchgen.records import Completion, EngineStats, FinishedRow
 from batchgen.stats.batch import BatchRecord
 from batchgen.stats.occupancy import Occupancy
@@ -98,6 +96,8 @@ class BatchMeter:
         produced_in = _delta(stats.num_prompt_tokens, self._stats.num_prompt_tokens)
         output_tokens = self._num_output_tokens if produced_out is None else produced_out
         prompt_tokens = self._num_prompt_tokens if produced_in is None else produced_in
+        ttft, tpot = percentiles(self._ttft), percentiles(self._tpot)
+        latency = percentiles(self._latency)
         return BatchRecord(
             run_id=self.run_id,
             batch_id=self.batch_id,
@@ -113,13 +113,13 @@ class BatchMeter:
             rows_per_s=_rate(self.num_rows, wall_s),
             output_tokens_per_s=_rate(output_tokens, wall_s),
             total_tokens_per_s=_rate(output_tokens + prompt_tokens, wall_s),
-            ttft_s_p50=percentile(self._ttft, 50),
-            ttft_s_p95=percentile(self._ttft, 95),
-            tpot_s_p50=percentile(self._tpot, 50),
-            tpot_s_p95=percentile(self._tpot, 95),
-            latency_s_p50=percentile(self._latency, 50),
-            latency_s_p95=percentile(self._latency, 95),
-            queue_s_p50=percentile(self._queue, 50),
+            ttft_s_p50=ttft[0],
+            ttft_s_p95=ttft[1],
+            tpot_s_p50=tpot[0],
+            tpot_s_p95=tpot[1],
+            latency_s_p50=latency[0],
+            latency_s_p95=latency[1],
+            queue_s_p50=percentiles(self._queue)[0],
             num_running_mean=self.occupancy.num_running_mean,
             drain_s=self.occupancy.drain_s if self.occupancy.observed_s else None,
             kv_cache_usage_max=self._kv_cache_usage_max,
@@ -132,9 +132,23 @@ class BatchMeter:
         )
 
 
-def percentile(values: Sequence[float], share: float) -> float | None:
-    """Linear-interpolated percentile (`share` in 0 to 100); None without values."""
-    return float(np.percentile(values, share)) if values else None
+def percentiles(values: Sequence[float]) -> tuple[float | None, float | None]:
+    """Median and 95th percentile, linearly interpolated; None without values.
+
+    >>> percentiles([3.0, 1.0, 2.0])
+    (2.0, 2.9)
+    """
+    if not values:
+        return None, None
+    ordered = sorted(values)
+    return _between(ordered, 0.5), _between(ordered, 0.95)
+
+
+def _between(ordered: Sequence[float], share: float) -> float:
+    place = share * (len(ordered) - 1)
+    below = int(place)
+    above = min(below + 1, len(ordered) - 1)
+    return ordered[below] + (place - below) * (ordered[above] - ordered[below])
 
 
 def _rate(amount: int, seconds: float) -> float | None:

@@ -107,6 +107,12 @@ class Case:
         result = CliRunner().invoke(app, ["check", "job.yaml", "--json", *args])
         return self._result(result.exit_code, result.stdout, result.stderr)
 
+    def check_for_people(self) -> Result:
+        """`batchgen check job.yaml`."""
+        self.write_job()
+        result = CliRunner().invoke(app, ["check", "job.yaml"])
+        return self._result(result.exit_code, result.stdout, result.stderr)
+
     def _result(self, exit_code: int, stdout: str, stderr: str) -> Result:
         return Result(exit_code, stdout, stderr, self.received(), self.record.exists())
 
@@ -163,10 +169,21 @@ class Case:
         assert bad[["output", "finish_reason"]].isna().all(axis=None)
         assert outputs[~failed][["output", "finish_reason"]].notna().all(axis=None)
         assert outputs[~failed]["error"].isna().all()
+        self._assert_own_texts(outputs[~failed], expected)
         refused = bad[~bad["error_type"].isin(FROM_ENGINE)]
         reached = self.received(*range(1, self.num_runs + 1))
         assert not set(zip(refused["shard"], refused["row"], strict=True)) & set(reached)
         return outputs.set_index(["shard", "row"])
+
+    def _assert_own_texts(self, good: pd.DataFrame, keys: list[Key]) -> None:
+        """A completion that was not scripted begins with the prompt of its own row."""
+        rows = self.input_rows()
+        if self.job["prompt"].get("column") != "prompt" or list(rows) != keys:
+            return
+        for shard, row, text in zip(good["shard"], good["row"], good["output"], strict=True):
+            if isinstance(text, str) and text.startswith("Reply to: "):
+                named = f"Reply to: {rows[shard, row]['prompt']}".rstrip()
+                assert text[: len(named)] == named[: len(text)]
 
     def assert_finished(self, result: Result, exit_code: int) -> pd.DataFrame:
         """A sound output, and the same exit code again from a run that finds nothing to do."""

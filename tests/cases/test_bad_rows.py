@@ -35,6 +35,7 @@ def test_c01_one_failed_row_is_within_a_budget_of_one(case: Case) -> None:
     case.assert_finished(case.run(), 0)
 
 
+@pytest.mark.parametrize("feed", ["continuous"])
 def test_c01_the_exit_code_is_that_of_the_process(case: Case) -> None:
     inputs.c01(case.input)
     assert case.process().exit_code == 6
@@ -147,6 +148,7 @@ def test_c07_a_broken_line_can_be_skipped(case: Case) -> None:
     assert case.run().exit_code == 0
 
 
+@pytest.mark.parametrize("feed", ["continuous"])
 def test_c07_the_counts_of_lines_are_said_to_people_too(case: Case) -> None:
     inputs.c07(case.input)
     path = case.write_job()
@@ -294,6 +296,7 @@ def test_c11_a_job_in_which_nothing_worked_says_so(case: Case) -> None:
     assert result.summary["failed_by_type"] == {"prompt_too_long": 9}
 
 
+@pytest.mark.parametrize("feed", ["continuous"])
 def test_c11_the_summary_for_people_counts_by_type(case: Case) -> None:
     inputs.c11(case.input)
     path = case.write_job()

@@ -7,7 +7,12 @@ from hypothesis import strategies as st
 from batchgen.config.models import ModelConfig, PromptConfig, SamplingConfig
 from batchgen.corpus.overlong import cut_text
 from batchgen.corpus.prompts import PromptBuilder
-from batchgen.corpus.tokenizing import WordTokenizer, load_tokenizer, model_length
+from batchgen.corpus.tokenizing import (
+    WordTokenizer,
+    count_words,
+    load_tokenizer,
+    model_length,
+)
 from batchgen.errors import EngineError, JobFileError
 from batchgen.records import RowBlock
 
@@ -166,3 +171,8 @@ def test_a_cut_text_has_as_many_words_as_asked_for(text, keep, how):
 def test_the_model_length_stands_in_its_config(tmp_path, config, expected):
     (tmp_path / "config.json").write_text(json.dumps(config))
     assert model_length(ModelConfig.model_validate({"name": str(tmp_path)})) == expected
+
+
+@given(st.text(alphabet="ab \t\n\r\x0b\x1c\x1f\x85\u2028é", max_size=12))
+def test_words_are_counted_as_a_split_would(text):
+    assert count_words(text) == (len(text.split()) or bool(text))

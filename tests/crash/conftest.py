@@ -125,9 +125,8 @@ class Desk:
 
     def verify(self) -> None:
         """`batchgen verify out` has to find nothing."""
-        run = self._launch(
-            ["verify", str(self.layout.path), "--json"], env={}, file_bytes=None, may_all=True
-        )
+        args = ["verify", str(self.layout.path), "--json"]
+        run = self._launch(args, env={}, file_bytes=None, may_all=True)
         assert run.wait() == 0, run.stderr
         answer = json.loads(run.stdout)
         assert (answer["problems"], answer["notes"]) == ([], [])
@@ -314,7 +313,7 @@ def make_desk(tmp_path: Path, zygote: Zygote) -> Callable[..., Desk]:
 
 @pytest.fixture
 def make_large_desk(tmp_path: Path, zygote: Zygote) -> Callable[[], Desk]:
-    """A desk whose job journals two segments: 40 rows of two megabytes."""
+    """A desk whose job journals two segments: 56 rows of two megabytes."""
     return lambda: large_desk(zygote, tmp_path / "desk")
 
 
@@ -328,7 +327,7 @@ def undisturbed_large(tmp_path_factory: pytest.TempPathFactory, zygote: Zygote) 
 
 def large_desk(zygote: Zygote, path: Path) -> Desk:
     (path / "data").mkdir(parents=True)
-    rows = [{"id": number, "text": f"{number}-{'x' * 10**6}"} for number in range(40)]
+    rows = [{"id": number, "text": f"{number}-{'x' * 10**6}"} for number in range(56)]
     lines = [json.dumps(row) + "\n" for row in rows]
     (path / "data" / "large.jsonl").write_text("".join(lines), encoding="utf-8")
     return set_up(zygote, path, LARGE_JOB)
@@ -428,7 +427,7 @@ def check_batches(layout: RunLayout) -> None:
     for file in part_files(layout):
         table = pq.ParquetFile(file).read(columns=["batch_id", "run_id"])
         counted.update(table.column("batch_id").to_pylist())
-        runs.update(zip(*(table.column(name).to_pylist() for name in table.column_names)))
+        runs.update((row["batch_id"], row["run_id"]) for row in table.to_pylist())
         num_rows += table.num_rows
         num_superseded += read_part_info(file).num_superseded
     assert int(batches["num_rows"].sum()) == num_rows + num_superseded

@@ -42,7 +42,8 @@ def published(desk):
 def test_a_signal_ends_a_run_with_its_code_and_all_that_is_finished(
     number, feed, make_desk, slower, check_finished, undisturbed
 ):
-    desk = make_desk(model=slower(0.01), batch={"feed": feed})
+    step_s = {"sequential": 0.001}.get(feed, 0.01)
+    desk = make_desk(model=slower(step_s), batch={"feed": feed})
     run = desk.start()
     desk.await_rows(30, run)
     run.kill(number)

@@ -48,7 +48,7 @@ def start(**request: Any) -> int:
             batchgen.cli.app.main()
         except SystemExit as exit_of_run:
             end(exit_of_run.code)
-        except BaseException:
+        except BaseException:  # noqa: BLE001  (whatever it is, this copy of the server ends here)
             sys.excepthook(*sys.exc_info())
         end(1)
     return pid
