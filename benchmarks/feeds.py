@@ -1,4 +1,4 @@
-"""A whole `batchgen run` against `LLM.generate` in one call, and in a loop, on real vLLM.
+"""A whole `batchgen run` against `LLM.generate` (one call, a loop) and padded static batches.
 
 Batches that wait for their longest row leave slots empty, the more so the more uneven the lengths
 are; so output lengths here are log-normal, fixed for each row (`max_tokens` from a column, with
@@ -15,6 +15,7 @@ interleaved, and engine start-up is not counted.
 import argparse
 import json
 import math
+import os
 import random
 import statistics
 import subprocess
@@ -27,6 +28,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 TOKENIZER = "models/smollm2-135m"
+STATIC_ROWS = 128
+"""Padded batches are so slow that the first rows have to do."""
 
 
 def main() -> None:
@@ -39,7 +42,7 @@ def main() -> None:
     parser.add_argument("--sigma", type=float, default=1.0)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--batch-sizes", default="512")
-    parser.add_argument("--contestants", default="one_shot,loop,run")
+    parser.add_argument("--contestants", default="one_shot,loop,static,run")
     parser.add_argument("--child", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.child is not None:
@@ -155,9 +158,8 @@ def make_rows(folder: Path, num_rows: int, mean_tokens: int, sigma: float) -> st
 
 def child(task: dict[str, object]) -> dict[str, float]:
     """One measurement."""
-    if task["kind"] == "run":
-        return run_batchgen(task)
-    return run_vllm(task)
+    kinds = {"run": run_batchgen, "job": run_job_as_is, "static": run_static}
+    return kinds.get(str(task["kind"]), run_vllm)(task)
 
 
 def engine_settings(task: dict[str, object]) -> dict[str, object]:
@@ -167,9 +169,6 @@ def engine_settings(task: dict[str, object]) -> dict[str, object]:
 
 def run_batchgen(task: dict[str, object]) -> dict[str, float]:
     """The whole run; the seconds are those from the first row fed to the last one finished."""
-    from batchgen import read_batches, read_outputs, run_job
-    from batchgen.config.loading import load_job
-
     job = {
         "input": {"paths": [task["shard"]]},
         "prompt": {"template": "{{ text }}"},
@@ -183,39 +182,78 @@ def run_batchgen(task: dict[str, object]) -> dict[str, float]:
         "batch": {"size": task["size"]},
         "output": {"path": task["out"]},
     }
+    return run_job_as_is({**task, "job": job, "overrides": []})
+
+
+def run_job_as_is(task: dict[str, object]) -> dict[str, float]:
+    """A run of the job in the task; rates are those of the time in which rows were generated."""
+    from batchgen import read_batches, read_outputs, run_job
+    from batchgen.config.loading import load_job
+
     path = Path(f"{task['out']}.yaml")
-    path.write_text(json.dumps(job))
-    summary = run_job(load_job(path))
+    path.write_text(json.dumps(task["job"]))
+    job = load_job(path, list(task["overrides"]))  # type: ignore[call-overload]
+    summary = run_job(job)
     outputs, batches = read_outputs(task["out"]), read_batches(task["out"])
     if len(outputs) != summary.num_ok:
         raise SystemExit(f"rows failed: {dict(summary.failed_by_type)}")
     # The last batch is the tail, when no row is left that could take a free slot.
     busy = batches[batches.closed_by == "size"]
-    slots_used = (busy.num_running_mean * busy.wall_s).sum() / busy.wall_s.sum()
+    slots = summary.engine["max_num_seqs"]
+    seconds = summary.generate_s
     return {
-        "rows_per_s": summary.num_rows / summary.generate_s,
-        "tokens_per_s": float(outputs.num_output_tokens.sum()) / summary.generate_s,
-        "slots_used": float(slots_used) / int(str(task["slots"])),
+        "rows_per_s": summary.num_rows / seconds,
+        "tokens_per_s": summary.num_output_tokens / seconds,
+        "slots_used": float(
+            (busy.num_running_mean * busy.wall_s).sum() / busy.wall_s.sum() / slots
+        ),
+        "computed": summary.num_prompt_tokens - (summary.num_cached_tokens or 0),
+        "seconds": seconds,
     }
+
+
+def run_static(task: dict[str, object]) -> dict[str, float]:
+    """Hugging Face `generate` on padded batches: each waits for its longest row."""
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    rows = pq.read_table(str(task["shard"])).to_pylist()[:STATIC_ROWS]
+    tokenizer = AutoTokenizer.from_pretrained(str(task["model"]), padding_side="left")
+    tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token
+    model = AutoModelForCausalLM.from_pretrained(str(task["model"]))
+    slots = int(str(task["slots"]))
+    wanted = 0
+    began = time.perf_counter()
+    for start in range(0, len(rows), slots):
+        batch = rows[start : start + slots]
+        inputs = tokenizer([row["text"] for row in batch], return_tensors="pt", padding=True)
+        longest = max(row["length"] for row in batch)
+        with torch.inference_mode():
+            model.generate(
+                **inputs, do_sample=False, min_new_tokens=longest, max_new_tokens=longest
+            )
+        wanted += sum(row["length"] for row in batch)
+    seconds = time.perf_counter() - began
+    return {"rows_per_s": len(rows) / seconds, "tokens_per_s": wanted / seconds}
 
 
 def run_vllm(task: dict[str, object]) -> dict[str, float]:
     """`LLM.generate`: one call for everything, or one for each `slots` rows."""
     from batchgen.config.models import ModelConfig
-    from batchgen.engine.clock import RealClock
-    from batchgen.engine.vllm import VllmEngine
+    from batchgen.engine.vllm_settings import settings_for
 
     model = ModelConfig(
         name=str(task["model"]),
         max_model_len=1024,
         max_num_seqs=int(str(task["slots"])),
-        extra={**engine_settings(task), "disable_log_stats": True},
+        extra=engine_settings(task),
     )
-    engine = VllmEngine(model, clock=RealClock())
-    from vllm import SamplingParams
+    settings = settings_for(model, os.environ)
+    os.environ.update(settings.environment)
+    from vllm import LLM, SamplingParams
 
+    llm = LLM(model=model.name, **{**settings.arguments, "disable_log_stats": True})
     rows = pq.read_table(str(task["shard"])).to_pylist()
-    llm = engine._llm
     tokenizer = llm.get_tokenizer()
     prompts = [{"prompt_token_ids": tokenizer(row["text"])["input_ids"]} for row in rows]
     params = [
@@ -229,7 +267,6 @@ def run_vllm(task: dict[str, object]) -> dict[str, float]:
         outputs = llm.generate(prompts[start:stop], params[start:stop], use_tqdm=False)
         num_tokens += sum(len(output.outputs[0].token_ids) for output in outputs)
     seconds = time.perf_counter() - began
-    engine.close()
     return {"rows_per_s": len(rows) / seconds, "tokens_per_s": num_tokens / seconds}
 
 

@@ -1,6 +1,6 @@
 """Kills a run with SIGKILL at random moments, again and again, and counts what that costs.
 
-A job of some thousand rows (Parquet and JSONL, equal prompts, rows that are refused, rows that the
+A job of a thousand rows (Parquet and JSONL, equal prompts, rows that are refused, rows that the
 engine fails) is started as a process of its own, killed, started again, killed again, until it
 comes to its end; then the same for its retry. Half of the jobs use the continuous feed, half the
 `generate` feed. Most kills come at a random time after the run has taken its lock, one in eight at
@@ -43,7 +43,7 @@ from batchgen.output.snapshot import Snapshot, look
 
 Row = tuple[str, int]
 
-NUM_ROWS = 1500
+NUM_ROWS = 500
 """Of each of the two shards."""
 SLOTS = 32
 WINDOW = 2 * SLOTS
@@ -242,7 +242,7 @@ def write_job(path: Path, feed: str, moments: random.Random) -> dict[Row, str]:
         key = ("a.parquet" if number < NUM_ROWS else "b.jsonl", number % NUM_ROWS)
         expected[key] = f"Reply to: {row['text']}" if row["text"] else "null_prompt"
     expected |= {("b.jsonl", number): "bad_json" for number in bad}
-    script = {f"{shard}:{row}": {"fault": "row_error"} for shard, row in list(expected)[::40]}
+    script = {f"{shard}:{row}": {"fault": "row_error"} for shard, row in list(expected)[::15]}
     extra = {
         "step_s": STEP_S,
         "prefix_caching": False,

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from batchgen.corpus.limits import PartLimits, ReadCounts, ReadPoint
 from batchgen.corpus.lines import unreadable
-from batchgen.corpus.parquet import ParquetShard
+from batchgen.corpus.parquet import ParquetShard, python_values
 from batchgen.corpus.places import shrunk
 from batchgen.corpus.text import TextRows
 from batchgen.corpus.types import is_json_text
@@ -84,7 +84,7 @@ class KeptReader:
         while len(self._cursors) >= _OPEN_SHARDS:
             self._cursors.pop(next(iter(self._cursors))).close()
         if shard.format == "parquet":
-            return _ParquetCursor(shard, self._schema, row)
+            return _ParquetCursor(shard, self._schema, row, self._count_misfit)
         point = ReadPoint(row, source_start)
         return _TextCursor(shard, self._schema, self._limits, point, self._count_misfit)
 
@@ -96,9 +96,12 @@ class KeptReader:
 class _ParquetCursor:
     """Record batches of a Parquet shard from a row on, cut to measure."""
 
-    def __init__(self, shard: Shard, schema: pa.Schema, row: int) -> None:
+    def __init__(
+        self, shard: Shard, schema: pa.Schema, row: int, count_misfit: Callable[[str, str], None]
+    ) -> None:
         self._shard = shard
         self._schema = schema
+        self._count_misfit = count_misfit
         self._file = ParquetShard(shard)
         self._columns = [name for name in schema.names if name in self._file.schema.names]
         self._batches = self._file.batches(self._columns, row, 4 * _CHUNK_ROWS)
@@ -137,11 +140,9 @@ class _ParquetCursor:
             if field.name not in self._columns:
                 arrays.append(pa.nulls(batch.num_rows, field.type))
                 continue
-            array = batch.column(self._columns.index(field.name))
+            array = self._sound(field, batch.column(self._columns.index(field.name)))
             if is_json_text(field):
-                values = array.to_pylist()
-                texts = [None if value is None else _as_json(value) for value in values]
-                array = pa.array(texts, field.type)
+                array = self._json_texts(field, array)
             elif array.type != field.type:
                 try:
                     array = array.cast(field.type, safe=False)
@@ -149,6 +150,31 @@ class _ParquetCursor:
                     raise unreadable(self._shard, exc) from exc
             arrays.append(array)
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+
+    def _sound(self, field: pa.Field, array: pa.Array) -> pa.Array:
+        """The array with nulls for values that are none of its type, such as text not in UTF-8.
+
+        Parquet does not check them, and a reader of the output would stumble over them.
+        """
+        if _is_sound(array):
+            return array
+        kept = [index if _is_sound(array.slice(index, 1)) else None for index in range(len(array))]
+        for index, place in enumerate(kept):
+            if place is None:
+                self._misfit(field, index - len(array))
+        return array.take(pa.array(kept, pa.int64()))
+
+    def _json_texts(self, field: pa.Field, array: pa.Array) -> pa.Array:
+        errors: dict[int, RowError] = {}
+        values = python_values(array, field.name, errors)
+        texts = [None if value is None else _as_json(value) for value in values]
+        for index, text in enumerate(texts):
+            if text is None and (values[index] is not None or index in errors):
+                self._misfit(field, index - len(array))
+        return pa.array(texts, field.type)
+
+    def _misfit(self, field: pa.Field, from_end: int) -> None:
+        self._count_misfit(field.name, f"{self._shard.name} row {self.row + from_end}")
 
 
 class _TextCursor:
@@ -234,14 +260,27 @@ class _TextCursor:
         self._count_misfit(field.name, f"{self._shard.name} row {self.row + index}")
 
 
+def _is_sound(array: pa.Array) -> bool:
+    try:
+        array.validate(full=True)
+    except pa.ArrowInvalid:
+        return False
+    return True
+
+
 def _as_json(value: Any) -> str | None:
-    """Compact JSON text, integers of any size exact; None for what is nested too deeply."""
+    """Compact JSON text, integers of any size exact; None for what is nested too deeply.
+
+    NaN and infinities, which JSON does not have, are null; types of Parquet alone are texts.
+    """
     try:
         return orjson.dumps(value).decode()
     except TypeError:
         pass
     try:
-        return json.dumps(value, separators=(",", ":"))
+        text = json.dumps(value, separators=(",", ":"), default=str)
+        finite = json.loads(text, parse_constant=lambda name: None)
+        return json.dumps(finite, separators=(",", ":"))
     except RecursionError:
         return None
 

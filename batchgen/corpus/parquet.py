@@ -190,13 +190,13 @@ def _slices(
 def _block(shard: Shard, part: int, row: int, batch: Any, columns: Sequence[str]) -> RowBlock:
     errors: dict[int, RowError] = {}
     values = {
-        column: _python_values(batch.column(index), column, errors)
+        column: python_values(batch.column(index), column, errors)
         for index, column in enumerate(columns)
     }
     return RowBlock(shard.name, part, row, batch.num_rows, values, errors, None)
 
 
-def _python_values(array: Any, column: str, errors: dict[int, RowError]) -> list[Any]:
+def python_values(array: Any, column: str, errors: dict[int, RowError]) -> list[Any]:
     """The values of an array; one that Python cannot hold is None and the row's error."""
     try:
         return list(array.to_pylist())

@@ -12,6 +12,8 @@ import pyarrow as pa
 
 _MARK = {b"batchgen": b"json"}
 _INT64_END = 2**63
+_EXACT_END = 2**53
+"""Integers up to here are exact as floats; a column of floats and larger ones is JSON text."""
 
 
 def value_kind(value: Any) -> str:
@@ -23,7 +25,9 @@ def value_kind(value: Any) -> str:
     if isinstance(value, bool):
         return "bool"
     if isinstance(value, int):
-        return "int" if -_INT64_END <= value < _INT64_END else "nested"
+        if -_EXACT_END <= value <= _EXACT_END:
+            return "int"
+        return "big int" if -_INT64_END <= value < _INT64_END else "nested"
     return "float" if isinstance(value, float) else "nested"
 
 
@@ -36,7 +40,7 @@ def field_of_kinds(name: str, kinds: Iterable[str]) -> pa.Field:
             return pa.field(name, pa.string())
         case ["bool"]:
             return pa.field(name, pa.bool_())
-        case ["int"]:
+        case ["int"] | ["big int"] | ["big int", "int"]:
             return pa.field(name, pa.int64())
         case ["float"] | ["float", "int"]:
             return pa.field(name, pa.float64())

@@ -4,7 +4,8 @@
 
 Three threads share the work. The reading thread makes prompts ahead of the engine, the main thread
 drives the engine and nothing else, the writing thread journals and publishes. Bounded queues are
-between them, so memory does not grow with the corpus and the engine never waits for a disk.
+between them, so memory does not grow with the corpus, and the engine waits for the disk only where
+a kill would cost more than one window.
 """
 
 from contextlib import closing

@@ -100,7 +100,7 @@ class Work:
             point = next_point
 
     def _complete(self, shard: Shard, start_row: int) -> PartExtent | None:
-        """The extent of the part that begins here, if it is complete and nothing of it is redone."""
+        """The extent of the part that begins here, if it is complete and stays as it is."""
         part = self.parts.get(PartKey(shard.name, start_row))
         if part is None or not part.complete or self._redone(shard.name, start_row):
             return None

@@ -17,7 +17,6 @@ from typer.testing import CliRunner
 import batchgen
 from batchgen.cli.app import app
 from batchgen.records import ERROR_TYPES
-from batchgen.run.verifying import verify_run
 
 SCRIPT = Path(sys.executable).with_name("batchgen")
 FROM_ENGINE = {"engine_error", "engine_crash", "timeout"}
@@ -161,7 +160,9 @@ class Case:
         outputs = self.outputs()
         expected = list(self.input_rows() if keys is None else keys)
         assert list(zip(outputs["shard"], outputs["row"], strict=True)) == expected
-        assert verify_run(self.output).problems == ()
+        proof = CliRunner().invoke(app, ["verify", self.job["output"]["path"], "--json"])
+        assert proof.exit_code == 0, proof.stderr
+        assert json.loads(proof.stdout.splitlines()[-1])["problems"] == []
         failed = outputs["error_type"].notna()
         bad = outputs[failed]
         assert bad["error_type"].isin(list(ERROR_TYPES)).all()

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 
 Row = Mapping[str, Any]
 
-WORDS = "amber birch cedar delta ember fjord grove heath inlet juniper kelp larch moss".split()
+WORDS = ("amber", "birch", "cedar", "delta", "ember", "fjord", "grove", "heath", "inlet", "larch")
 LONG = 120
 """Words of a prompt that no engine of 64 tokens can take."""
 SCHEMA = {

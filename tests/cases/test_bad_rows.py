@@ -371,3 +371,12 @@ def test_c12_an_early_stop_looks_at_the_current_run_only(case: Case) -> None:
     assert result.exit_code == 6
     assert result.summary["num_failed"] >= 100
     assert case.assert_sound()["error_type"].notna().sum() == result.summary["num_failed"]
+
+
+def test_c12_a_stretch_of_refused_rows_ends_the_run_as_well(case: Case) -> None:
+    inputs.jsonl(case.input / "rows.jsonl", [{"prompt": None}] * 5000)
+    case.job["errors"]["stop_at"] = "5%"
+    result = case.run()
+    assert result.exit_code == 6
+    assert 200 <= len(case.outputs()) < 200 + case.job["batch"]["size"]
+    assert "null_prompt" in result.stderr

@@ -62,6 +62,7 @@ class Watched:
         self._output = output
         self.most_in_flight = 0
         self.num_finished = 0
+        self.num_finished_at_long_rows: list[int] = []
         self.unsaved_at_long_rows: list[int] = []
 
     def __getattr__(self, name: str) -> Any:
@@ -75,6 +76,7 @@ class Watched:
     def step(self) -> list[Completion]:
         completions: list[Completion] = self._engine.step()
         if _any_long(completions) and len(self.unsaved_at_long_rows) < 5:
+            self.num_finished_at_long_rows.append(self.num_finished)
             self.unsaved_at_long_rows.append(self.num_finished - self._num_saved())
         self.num_finished += len(completions)
         return completions
@@ -132,7 +134,7 @@ def test_c25_no_batch_waits_for_its_longest_row(
     (engine,) = engines
     assert engine.most_in_flight <= 256
     assert result.summary["generate_s"] <= 1.05 * seconds[2]
-    assert engine.unsaved_at_long_rows
+    assert engine.num_finished_at_long_rows[0] > 1500
     assert max(engine.unsaved_at_long_rows) <= 256
 
 

@@ -348,25 +348,38 @@ def retried() -> tuple[str, ...]:
 
 
 @pytest.fixture(scope="session")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory, zygote: Zygote) -> Dataset:
-    """The dataset of a run that nothing happened to."""
-    return Dataset.of(_reference(tmp_path_factory, zygote).layout)
+def make_reference(tmp_path_factory: pytest.TempPathFactory, zygote: Zygote) -> Callable[[], Desk]:
+    """A desk with the inputs and `JOB`, for runs that nothing happens to."""
+
+    def make() -> Desk:
+        path = tmp_path_factory.mktemp("reference") / "desk"
+        write_inputs(path / "data")
+        return set_up(zygote, path, JOB)
+
+    return make
 
 
 @pytest.fixture(scope="session")
-def undisturbed_retry(tmp_path_factory: pytest.TempPathFactory, zygote: Zygote) -> Dataset:
+def undisturbed(make_reference: Callable[[], Desk]) -> Dataset:
+    """The dataset of a run that nothing happened to."""
+    desk = make_reference()
+    desk.finish()
+    return Dataset.of(desk.layout)
+
+
+@pytest.fixture(scope="session")
+def undisturbed_retry(make_reference: Callable[[], Desk]) -> Dataset:
     """The same after a retry that nothing happened to."""
-    desk = _reference(tmp_path_factory, zygote)
+    desk = make_reference()
+    desk.finish()
     desk.finish(*RETRIED)
     return Dataset.of(desk.layout)
 
 
-def _reference(factory: pytest.TempPathFactory, zygote: Zygote) -> Desk:
-    path = factory.mktemp("reference") / "desk"
-    write_inputs(path / "data")
-    desk = set_up(zygote, path, JOB)
-    desk.finish()
-    return desk
+@pytest.fixture(scope="session")
+def dataset_of() -> Callable[[RunLayout], Dataset]:
+    """Reads what a finished run has left."""
+    return Dataset.of
 
 
 @pytest.fixture

@@ -75,6 +75,23 @@ def test_the_first_reason_counts():
             stop.check()
 
 
+def test_an_error_budget_waits_for_rows_in_flight():
+    with StopWatch(SimulatedClock()) as stop:
+        stop.request(StopRun("too many", 6, "stop_at", lets_finish=True))
+        assert stop.ends_feeding
+        stop.check(3)
+        with pytest.raises(StopRun, match="too many"):
+            stop.check(0)
+
+
+def test_a_signal_does_not_wait_for_what_an_error_budget_waits_for():
+    with StopWatch(SimulatedClock()) as stop:
+        stop.request(StopRun("too many", 6, "stop_at", lets_finish=True))
+        os.kill(os.getpid(), signal.SIGTERM)
+        with pytest.raises(StopRun, match="SIGTERM"):
+            stop.check(3)
+
+
 def test_handlers_are_given_back():
     before = signal.getsignal(signal.SIGTERM)
     with StopWatch(RealClock()):
