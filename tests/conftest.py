@@ -1,11 +1,17 @@
 """Fixtures that several rooms share: shards on disk, a tiny model, the one real engine."""
 
 import json
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import settings
+
+# No deadline: the machine may be busy. In CI the same examples each time.
+settings.register_profile("batchgen", deadline=None, derandomize=bool(os.environ.get("CI")))
+settings.load_profile("batchgen")
 
 Rows = Sequence[Mapping[str, Any]]
 

@@ -158,7 +158,9 @@ class _ParquetCursor:
         """
         if _is_sound(array):
             return array
-        kept = [index if _is_sound(array.slice(index, 1)) else None for index in range(len(array))]
+        # Taken out, since a slice of a nested array still has all the values below it.
+        alone = (array.take(pa.array([index])) for index in range(len(array)))
+        kept = [index if _is_sound(one) else None for index, one in enumerate(alone)]
         for index, place in enumerate(kept):
             if place is None:
                 self._misfit(field, index - len(array))

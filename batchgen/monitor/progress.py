@@ -295,6 +295,8 @@ def _details(progress: Progress) -> list[str]:
         details.append(f"ETA {duration(progress.eta_s)}")
     if snapshot.last_completion_age_s is not None:
         details.append(f"last completion {snapshot.last_completion_age_s:,.0f} s ago")
+    elif snapshot.phase == "generate":
+        details.append("no completion yet")
     return details
 
 

@@ -10,21 +10,27 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from batchgen.errors import ErrorBudgetExceeded
+from batchgen.monitor.console import Console
 from batchgen.output.columns import save_schema
 from batchgen.output.counts import Counts
 from batchgen.output.manifest import clear_success, mark_success, write_manifest
 from batchgen.output.parts import PartInfo
 from batchgen.run import history
 from batchgen.run.planning import Plan
+from batchgen.run.space import free_bytes, space_problem
 from batchgen.run.summary import RunSummary
 
 if TYPE_CHECKING:
     from batchgen.run.execution import Outcome
 
 
-def begin(plan: Plan) -> None:
-    """Put in writing what the coming rows are made of; from here on the output is unfinished."""
+def begin(plan: Plan, console: Console) -> None:
+    """Put in writing what the coming rows are made of; from here on the output is unfinished.
+
+    Raises DataError where the disk has no room to begin; one that may get full is a warning.
+    """
     layout = plan.layout
+    _look_at_space(plan, console)
     clear_success(layout)
     save_schema(layout, plan.columns.schema)
     plan.manifest = history.started(
@@ -38,6 +44,16 @@ def begin(plan: Plan) -> None:
         at=plan.started_at,
     )
     write_manifest(layout, plan.manifest, crash=plan.crash)
+
+
+def _look_at_space(plan: Plan, console: Console) -> None:
+    left = None if plan.rows_total is None else plan.rows_total - plan.before.num_rows
+    max_tokens = plan.job.sampling.max_tokens
+    limit = max_tokens if isinstance(max_tokens, int) else None
+    warning = space_problem(free_bytes(plan.layout.path), plan.shards, left, limit)
+    if warning is not None:
+        plan.warnings.append(warning)
+        console.warn(warning)
 
 
 def finish(plan: Plan, outcome: "Outcome | None") -> RunSummary:

@@ -52,7 +52,7 @@ def run_job(
         # Loaded here, so that a night without news does without what only a working run needs.
         from batchgen.run.execution import Execution
 
-        begin(plan)
+        begin(plan, console)
         execution = Execution(plan, clock, stop, console)
         with closing(plan.kept), plan.store:
             execution.run()

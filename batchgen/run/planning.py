@@ -34,8 +34,9 @@ from batchgen.output.columns import (
 )
 from batchgen.output.counts import Counts
 from batchgen.output.crashpoints import CrashPoints
+from batchgen.output.disk import disk_error
 from batchgen.output.layout import RunLayout
-from batchgen.output.manifest import read_manifest
+from batchgen.output.manifest import clear_success, read_manifest, write_manifest
 from batchgen.output.store import OutputStore
 from batchgen.records import Shard
 from batchgen.run.identity import (
@@ -136,7 +137,12 @@ def make_plan(
     warnings += store.recover()
     if manifest is None:
         _refuse_unknown_parts(store, prints, layout)
-    changes = _check_inputs(shards, manifest, store, limits, layout, accepted)
+    crash = CrashPoints.from_environment()
+    changes = InputChanges()
+    if manifest is not None:
+        changes = compare_inputs(shards, manifest["inputs"], store.state.parts, limits)
+        refuse_changed(changes, path=str(layout.path), accepted=accepted)
+        manifest = _open_grown(manifest, changes.grown, store, layout, crash)
     warnings += [f"input '{name}' is gone; its finished rows are kept" for name in changes.vanished]
     work = Work(
         shards=shards,
@@ -178,15 +184,24 @@ def make_plan(
         started_at=now,
         warnings=warnings,
         plan_s=time.perf_counter() - began,
+        crash=crash,
     )
 
 
 def discard(layout: RunLayout) -> None:
-    """Remove what earlier runs have left in this directory, the lock excepted."""
-    for folder in (layout.outputs, layout.batches, layout.journal):
-        shutil.rmtree(folder, ignore_errors=True)
-    for file in (layout.success, layout.manifest, layout.report, layout.schema, layout.progress):
-        file.unlink(missing_ok=True)
+    """Remove what earlier runs have left in this directory, the lock excepted.
+
+    `_SUCCESS` goes first, since it speaks of the rest. Raises DataError where something stays.
+    """
+    clear_success(layout)
+    try:
+        for folder in (layout.outputs, layout.batches, layout.journal):
+            if folder.exists():
+                shutil.rmtree(folder)
+        for file in (layout.manifest, layout.report, layout.schema, layout.progress):
+            file.unlink(missing_ok=True)
+    except OSError as exc:
+        raise disk_error(exc, layout.path) from exc
 
 
 def expected_rows(work: Work) -> tuple[int | None, bool]:
@@ -284,23 +299,31 @@ def _check_rows(
         check_unique(shards, job.input.unique, limits)
 
 
-def _check_inputs(
-    shards: list[Shard],
-    manifest: dict[str, Any] | None,
+def _open_grown(
+    manifest: dict[str, Any],
+    grown: Sequence[Shard],
     store: OutputStore,
-    limits: PartLimits,
     layout: RunLayout,
-    accepted: Sequence[str],
-) -> InputChanges:
-    """Refuse changed shards, and open the last part of a shard that has grown."""
-    if manifest is None:
-        return InputChanges()
-    changes = compare_inputs(shards, manifest["inputs"], store.state.parts, limits)
-    refuse_changed(changes, path=str(layout.path), accepted=accepted)
-    for shard in changes.grown:
-        last = max(key.start_row for key in store.state.parts if key.shard == shard.name)
-        store.reopen_part(shard.name, last)
-    return changes
+    crash: CrashPoints,
+) -> dict[str, Any]:
+    """Open the last parts of shards that have grown; the manifest that says so.
+
+    An opened part has no hash any more, so its shard could not be compared again. Therefore the
+    manifest takes over the new sizes first, and names the shards until a run begins: one that is
+    killed in between leaves the rest of this to the next one.
+    """
+    names = sorted({*manifest.get("growing", ()), *(shard.name for shard in grown)})
+    if grown:
+        inputs = dict(manifest["inputs"])
+        for shard in grown:
+            size = {"num_bytes": shard.num_bytes, "mtime_ns": shard.mtime_ns}
+            inputs[shard.name] = {**inputs[shard.name], **size}
+        manifest = {**manifest, "inputs": inputs, "growing": names}
+        write_manifest(layout, manifest, crash=crash)
+    for name in names:
+        last = max(key.start_row for key in store.state.parts if key.shard == name)
+        store.reopen_part(name, last)
+    return manifest
 
 
 def _refuse_unknown_parts(store: OutputStore, prints: Fingerprint, layout: RunLayout) -> None:

@@ -1,5 +1,6 @@
 """A nightly job: nothing new most nights, nobody at a terminal, ids that repeat."""
 
+import os
 import re
 import subprocess
 import sys
@@ -67,14 +68,14 @@ def test_x1_a_night_without_news_imports_no_engine(case: Case) -> None:
 def test_x1_a_night_without_news_takes_less_than_a_second(case: Case) -> None:
     x1_finished(case)
     case.write_job()
-    seconds = []
-    # Others may keep the machine busy; the quickest of a few tells what the command needs.
-    while not seconds or (min(seconds) >= 1 and len(seconds) < 8):
-        began = time.perf_counter()
-        done = subprocess.run([SCRIPT, "run", "job.yaml"], capture_output=True)
-        seconds.append(time.perf_counter() - began)
-        assert done.returncode == 0
-    assert min(seconds) < 1
+    began = time.perf_counter()
+    process = subprocess.Popen([SCRIPT, "run", "job.yaml"], stdout=subprocess.DEVNULL)
+    os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+    seconds = time.perf_counter() - began
+    # Others may keep the machine busy: time that it waited for a processor is not its own.
+    waited_s = int(Path(f"/proc/{process.pid}/schedstat").read_text().split()[1]) / 1e9
+    assert process.wait() == 0
+    assert seconds - waited_s < 1
 
 
 def test_x2_without_a_terminal_there_are_whole_lines_on_a_clock(case: Case) -> None:

@@ -1,6 +1,7 @@
 from dataclasses import replace
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from batchgen.corpus.kept import KeptReader
@@ -71,6 +72,27 @@ def test_json_text_holds_each_value_as_compact_json(write_shard, kept_reader):
         f"[{2**70}]",
         '"\\ud800"',
     ]
+
+
+@pytest.mark.parametrize("value", [["\ud800", float("nan")], {"\ud800": [float("inf")]}])
+def test_json_text_has_null_where_json_has_no_number(write_shard, kept_reader, value):
+    shard = write_shard("a.jsonl", [{"x": value}])
+    (text,) = kept_reader(shard).read("a.jsonl", 0, 0, 1).column("x").to_pylist()
+    assert "null" in text
+    assert "NaN" not in text
+    assert "Infinity" not in text
+
+
+def test_parquet_text_that_is_not_utf8_is_null_and_counted(tmp_path, write_shard, kept_reader):
+    bad = pa.array([b"good", b"caf\xe9", None], pa.binary()).view(pa.string())
+    lists = pa.ListArray.from_arrays([0, 1, 2, 3], bad)
+    pq.write_table(pa.table({"x": bad, "y": lists}), tmp_path / "made.parquet")
+    shard = write_shard("a.parquet", (tmp_path / "made.parquet").read_bytes())
+    reader = kept_reader(shard)
+    table = reader.read("a.parquet", 0, None, 3)
+    assert table.column("x").to_pylist() == ["good", None, None]
+    assert table.column("y").to_pylist() == [["good"], None, [None]]
+    assert reader.misfits == {"x": (1, "a.parquet row 1"), "y": (1, "a.parquet row 1")}
 
 
 @pytest.mark.parametrize(

@@ -32,6 +32,7 @@ def plan(write_shard, monkeypatch, tmp_path):
         (["2024-01-01", "5", None], pa.string()),
         ([True, None], pa.bool_()),
         ([1, None, -5], pa.int64()),
+        ([2**63 - 1, 1], pa.int64()),
         ([1, 2.5], pa.float64()),
         ([None, None], pa.string()),
     ],
@@ -42,7 +43,8 @@ def test_a_plain_jsonl_column_has_a_plain_type(plan, values, type):
 
 
 @pytest.mark.parametrize(
-    "values", [["a", 1], [True, 1], [{"b": 1}], [[1, 2]], [2**70], [1, "a", None, 2.5]]
+    "values",
+    [["a", 1], [True, 1], [{"b": 1}], [[1, 2]], [2**70], [1, "a", None, 2.5], [0.5, 2**53 + 1]],
 )
 def test_a_mixed_or_nested_jsonl_column_is_json_text(plan, values):
     field = plan({"a.jsonl": [{"x": value} for value in values]}).kept_schema.field("x")
@@ -168,3 +170,9 @@ class TestFixed:
     )
     def test_a_type_that_fits_passes(self, plan, name, content):
         assert plan({name: content}, fixed=self.FIXED).kept_schema == self.FIXED
+
+
+def test_a_kept_column_may_be_missing_in_all_shards_of_today(plan):
+    fixed = pa.schema([("id", pa.int64()), ("old", pa.string())])
+    made = plan({"b.jsonl": [{"id": 1}]}, keep=["id", "old"], fixed=fixed)
+    assert made.kept_schema == fixed

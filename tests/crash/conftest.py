@@ -6,6 +6,7 @@ is simulated, because its texts are known beforehand and its requests are counte
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -360,11 +361,28 @@ def make_reference(tmp_path_factory: pytest.TempPathFactory, zygote: Zygote) -> 
 
 
 @pytest.fixture(scope="session")
-def undisturbed(make_reference: Callable[[], Desk]) -> Dataset:
-    """The dataset of a run that nothing happened to."""
+def finished_desk(make_reference: Callable[[], Desk]) -> Desk:
+    """A desk whose job is done; to be copied, not to be changed."""
     desk = make_reference()
     desk.finish()
-    return Dataset.of(desk.layout)
+    return desk
+
+
+@pytest.fixture
+def make_finished_desk(tmp_path: Path, finished_desk: Desk) -> Callable[[], Desk]:
+    """A desk whose job is done, files and their times as they were left."""
+
+    def make() -> Desk:
+        shutil.copytree(finished_desk.path, tmp_path / "desk")
+        return Desk(finished_desk.zygote, tmp_path / "desk")
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def undisturbed(finished_desk: Desk) -> Dataset:
+    """The dataset of a run that nothing happened to."""
+    return Dataset.of(finished_desk.layout)
 
 
 @pytest.fixture(scope="session")

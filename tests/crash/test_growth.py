@@ -4,7 +4,14 @@ import json
 
 import pytest
 
-from batchgen.output.crashpoints import STEPS
+POINTS = (
+    *("manifest_written", "manifest_renamed"),
+    *("journal_torn", "journal_append", "journal_synced"),
+    *("manifest_written:2", "manifest_renamed:2"),
+    *("journal_append:2", "part_renamed:2"),
+    *("manifest_written:3", "manifest_renamed:3"),
+)
+"""In the order in which a run that finds a grown shard passes them."""
 
 pytestmark = pytest.mark.slow
 
@@ -25,15 +32,23 @@ def undisturbed_grown(make_reference, dataset_of):
     return dataset_of(desk.layout)
 
 
-@pytest.mark.parametrize(
-    "point", [*STEPS, "journal_append:2", "journal_synced:2", "part_renamed:2"]
-)
+@pytest.mark.parametrize("point", POINTS)
 def test_a_grown_shard_is_continued_after_a_kill(
-    point, make_desk, check_finished, undisturbed_grown
+    point, make_finished_desk, check_finished, undisturbed_grown
 ):
-    desk = make_desk()
-    desk.finish()
+    desk = make_finished_desk()
     grow(desk)
     desk.crash(point)
+    desk.finish()
+    check_finished(desk, undisturbed_grown)
+
+
+def test_a_retry_without_work_leaves_a_grown_shard_to_the_next_run(
+    make_finished_desk, check_finished, undisturbed_grown
+):
+    desk = make_finished_desk()
+    grow(desk)
+    desk.crash("manifest_renamed")
+    desk.finish("--where", "row < 0")
     desk.finish()
     check_finished(desk, undisturbed_grown)

@@ -59,10 +59,9 @@ def test_a_signal_ends_a_run_with_its_code_and_all_that_is_finished(
 
 
 def test_a_signal_in_a_retry_keeps_what_it_has_done(
-    make_desk, slower, retried, check_finished, undisturbed_retry
+    make_finished_desk, retried, check_finished, undisturbed_retry
 ):
-    desk = make_desk()
-    desk.finish()
+    desk = make_finished_desk()
     before = len(desk.received())
     run = desk.start(*retried, "-s", "model.extra.step_s=0.1")
     desk.await_rows(before + 1, run)

@@ -3,6 +3,7 @@
 import json
 import logging
 import re
+from pathlib import Path
 
 import pytest
 
@@ -51,6 +52,12 @@ def test_an_exception_on_its_way_out_is_logged(tmp_path):
     with pytest.raises(ValueError, match="broken"), log_to(tmp_path / "log"):
         fail()
     assert "in fail" in (tmp_path / "log").read_text()
+
+
+def test_a_full_disk_costs_log_lines_and_nothing_else(capsys):
+    with log_to(Path("/dev/full")) as logger:
+        logger.info("lost")
+    assert capsys.readouterr() == ("", "")
 
 
 def test_the_logger_is_left_as_it_was(tmp_path):

@@ -49,6 +49,10 @@ def test_a_run_without_its_process_was_killed(gone_pid):
     assert run_state(progress(pid=gone_pid), is_complete=False) == "killed"
 
 
+def test_a_run_that_was_killed_behind_its_last_row_is_done_when_another_has_said_so(gone_pid):
+    assert run_state(progress(pid=gone_pid), is_complete=True) == "done"
+
+
 def test_a_younger_process_with_the_same_number_is_another_one():
     assert run_state(progress(age_s=10**8), is_complete=False) == "killed"
 
