@@ -324,39 +324,36 @@ def expect_csv(data: bytes) -> list[ExpectedRow] | None:
         text = data.removeprefix(BOM).decode("utf-8")
     except UnicodeDecodeError:
         return None
-    lines = [line + "\n" for line in text.split("\n")]
-    lines[-1] = lines[-1][:-1]
-    reader = csv.reader(line for line in lines if line)
-    header: list[str] = []
+    header: list[str] | None = None
     rows: list[ExpectedRow] = []
-    ends_open = _ends_in_a_quote(lines)
-    try:
-        for fields in reader:
-            if not fields:
-                continue
-            if not header:
-                header = fields
-                if len(set(header)) < len(header):
-                    return None
-            elif len(fields) != len(header):
-                rows.append(ExpectedRow(frozenset({"bad_json"})))
-            else:
-                rows.append(expect_record(dict(zip(header, fields, strict=True))))
-    except csv.Error:
-        return None
-    if ends_open:
-        rows[-1:] = [ExpectedRow(frozenset({"bad_json"}))] if rows else []
-    return rows if header and (rows or not ends_open) else None
+    for fields in _csv_records([f"{line}\n" for line in text.split("\n")]):
+        if fields == []:
+            continue
+        if header is None:
+            if fields is None or len(set(fields)) < len(fields):
+                return None
+            header = fields
+        elif fields is None or len(fields) != len(header):
+            rows.append(ExpectedRow(frozenset({"bad_json"})))
+        else:
+            rows.append(expect_record(dict(zip(header, fields, strict=True))))
+    return None if header is None else rows
 
 
-def _ends_in_a_quote(lines: Sequence[str]) -> bool:
-    """Whether the last record is still open at the end of the file."""
-    try:
-        list(csv.reader([line for line in lines if line], strict=True))
-    except csv.Error as exc:
-        return "unexpected end of data" in str(exc)
-    # Only strict readers complain of an open quote; whatever else they dislike ends them earlier.
-    return False
+def _csv_records(lines: Sequence[str]) -> list[list[str] | None]:
+    """Records of CSV; None for one that cannot be read, such as one whose quote stays open."""
+    end = "the end of the file"
+    reader = csv.reader([*lines, end])
+    records: list[list[str] | None] = []
+    while True:
+        try:
+            records.append(next(reader))
+        except csv.Error:
+            records.append(None)
+        except StopIteration:
+            break
+    is_closed = records[-1] == [end]
+    return records[:-1] if is_closed else [*records[:-1], None]
 
 
 def _is_unicode(text: str) -> bool:

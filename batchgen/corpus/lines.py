@@ -22,7 +22,8 @@ from batchgen.errors import DataError
 from batchgen.records import Shard
 
 BUFFER_BYTES = 1 << 20
-_DAMAGED = (EOFError, zlib.error, gzip.BadGzipFile, pa.ArrowException)
+DAMAGED = (OSError, EOFError, zlib.error, pa.ArrowException)
+"""What readers raise where a file is gone, cut off or damaged."""
 BOM = b"\xef\xbb\xbf"
 
 
@@ -44,7 +45,7 @@ class LineSource:
             self._stream = _open(shard)
             if offset:
                 self._skip(offset)
-        except (OSError, *_DAMAGED) as exc:
+        except DAMAGED as exc:
             raise unreadable(shard, exc) from exc
 
     def __iter__(self) -> Iterator[tuple[bytes | None, int]]:
@@ -61,7 +62,7 @@ class LineSource:
                 self.offset += num_bytes
                 self._num_lines += 1
                 yield line, num_bytes
-        except (OSError, *_DAMAGED) as exc:
+        except DAMAGED as exc:
             raise unreadable(self._shard, exc) from exc
         finally:
             self._stream.close()

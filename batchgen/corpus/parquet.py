@@ -93,10 +93,12 @@ class ParquetShard:
         wanted = range(group, len(self._group_rows))
         heaviest = max((self._weight(index) for index in wanted), default=1.0)
         size = max(1, min(batch_rows, int(_BLOCK_BYTES / max(heaviest, 1.0))))
+        row = start - passed_over
         try:
             for batch in self.file.iter_batches(
                 batch_size=size, row_groups=list(wanted), columns=list(columns), use_threads=False
             ):
+                row += batch.num_rows
                 if passed_over >= batch.num_rows:
                     passed_over -= batch.num_rows
                     continue
@@ -104,6 +106,11 @@ class ParquetShard:
                 passed_over = 0
         except READ_ERRORS as exc:
             raise unreadable(self._shard, exc) from exc
+        if row < self.num_rows:
+            raise DataError(
+                f"{shown_path(self._shard)}: the file is damaged: its footer counts"
+                f" {self.num_rows} rows, and it holds {row}; copy it again"
+            )
 
     def _weight(self, group: int) -> float:
         return self._group_bytes[group] / max(1, self._group_rows[group])

@@ -23,8 +23,9 @@ from batchgen.output.crashpoints import CrashPoints
 from batchgen.output.layout import RunLayout
 from batchgen.output.parts import KeptColumns as KeptColumns
 from batchgen.output.parts import PartInfo
+from batchgen.output.publication import Publication
 from batchgen.output.state import DirectoryState
-from batchgen.output.writer import Item, PartOpening, Publication, Writer
+from batchgen.output.writer import Item, PartOpening, Writer
 from batchgen.records import FinishedRow, PartExtent
 from batchgen.stats.batch import BatchRecord
 

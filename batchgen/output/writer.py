@@ -6,7 +6,6 @@ raise, between any two of them.
 
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from batchgen.errors import DataError
@@ -25,24 +24,21 @@ from batchgen.output.journal import (
     BatchFrame,
     ExtentFrame,
     Frame,
-    FrameRef,
     JournalWriter,
     RowsFrame,
     SegmentReader,
     encode,
     list_segments,
-    read_frames,
     segment_path,
 )
 from batchgen.output.layout import RunLayout
 from batchgen.output.parts import (
     KeptColumns,
-    NewRecords,
     PartInfo,
     PartKey,
     ShardUnreadable,
-    publish_part,
 )
+from batchgen.output.publication import Publication
 from batchgen.output.state import DirectoryState
 from batchgen.output.unpublished import OpenPart, Unpublished
 from batchgen.records import FinishedRow, PartExtent
@@ -208,7 +204,7 @@ class Writer:
         if publication is not None:
             self.published(publication, publication.carry_out())
 
-    def next_publication(self) -> "Publication | None":
+    def next_publication(self) -> Publication | None:
         """A part whose rows are complete, ready to be published by any thread; None without one."""
         if not self._ripe:
             return None
@@ -216,7 +212,7 @@ class Writer:
         del self._ripe[key]
         return self._publication(self._unpublished.parts[key])
 
-    def published(self, publication: "Publication", info: PartInfo) -> None:
+    def published(self, publication: Publication, info: PartInfo) -> None:
         """A publication was carried out: `info` is the part's footer now."""
         self.state.note(info)
         self._unpublished.part_published(info, len(publication.refs))
@@ -314,7 +310,7 @@ class Writer:
         self.state.note(info)
         self._unpublished.part_published(info, len(publication.refs))
 
-    def _publication(self, part: OpenPart) -> "Publication":
+    def _publication(self, part: OpenPart) -> Publication:
         self.sync()
         return Publication(
             layout=self._layout,
@@ -362,49 +358,6 @@ class Writer:
             except OSError as exc:
                 raise disk_error(exc, path) from exc
             self._crash.reach("segment_deleted")
-
-
-@dataclass(frozen=True, slots=True)
-class Publication:
-    """One part as it is to be published, fixed at a moment at which the journal was synced.
-
-    Records that are journaled later are not in it; they stay in the journal for the next one.
-    """
-
-    layout: RunLayout
-    columns: PartColumns
-    kept: KeptColumns
-    fingerprint: str
-    crash: CrashPoints
-    key: PartKey
-    old: PartInfo | None
-    source_start: int | None
-    seq: int
-    extent: PartExtent | None
-    refs: tuple[FrameRef, ...]
-
-    def carry_out(self) -> PartInfo:
-        """Write the part; its new footer. Touches nothing that the writer's own thread uses."""
-        try:
-            frames = read_frames(self.layout.journal, self.refs)
-        except OSError as exc:
-            raise disk_error(exc, self.layout.journal) from exc
-        new = NewRecords(
-            key=self.key,
-            source_start=self.source_start,
-            seq=self.seq,
-            frames=[frame for frame in frames if isinstance(frame, RowsFrame)],
-            extent=self.extent,
-        )
-        return publish_part(
-            self.layout,
-            self.columns,
-            self.kept,
-            self.old,
-            new,
-            fingerprint=self.fingerprint,
-            crash=self.crash,
-        )
 
 
 def _coalesced(items: Sequence[Item]) -> Iterator[Item]:

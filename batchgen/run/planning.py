@@ -4,6 +4,7 @@ Nothing here needs an engine, and a run that finds nothing new has to end within
 are read instead of rows, and input is opened only when something is left.
 """
 
+import gzip
 import secrets
 import shutil
 import time
@@ -19,6 +20,7 @@ import pyarrow.parquet as pq
 from batchgen.config.fingerprint import Fingerprint, digest, fingerprint
 from batchgen.config.models import JobConfig
 from batchgen.corpus.kept import KeptReader
+from batchgen.corpus.lines import DAMAGED, unreadable
 from batchgen.corpus.prompts import column_uses
 from batchgen.corpus.readers import PartLimits, ReadCounts
 from batchgen.corpus.schema import plan_columns
@@ -223,13 +225,22 @@ def expected_rows(work: Work) -> tuple[int | None, bool]:
 
 
 def _rows_by_bytes(shard: Shard) -> tuple[int, bool]:
-    """Rows of a text shard by the line ends in its first bytes, and whether those were all."""
-    codec = {"gzip": "gzip", "zstd": "zstd"}.get(shard.compression or "")
-    with Path(shard.path).open("rb") as raw:
-        source = pa.input_stream(raw, compression=codec) if codec else raw
-        head = source.read(1 << 20)
-        consumed = min(raw.tell(), shard.num_bytes)
-        is_whole = not source.read(1)
+    """Rows of a text shard by the line ends in its first bytes, and whether those were all.
+
+    Raises DataError where these bytes cannot be read.
+    """
+    try:
+        with Path(shard.path).open("rb") as raw:
+            source: Any = raw
+            if shard.compression == "gzip":
+                source = gzip.GzipFile(fileobj=raw)
+            elif shard.compression == "zstd":
+                source = pa.CompressedInputStream(raw, "zstd")
+            head = source.read(1 << 20)
+            consumed = min(raw.tell(), shard.num_bytes)
+            is_whole = not source.read(1)
+    except DAMAGED as exc:
+        raise unreadable(shard, exc) from exc
     lines = head.count(b"\n") + (not head.endswith(b"\n") and bool(head))
     if is_whole or not consumed:
         return lines, shard.format == "jsonl"

@@ -2,6 +2,7 @@
 
 import os
 import subprocess
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -16,10 +17,10 @@ def mount(path, *options):
 
 @pytest.fixture
 def small_disk(tmp_path):
-    """An empty file system of four megabytes."""
+    """An empty file system of 96 megabytes, in memory."""
     path = tmp_path / "disk"
     path.mkdir()
-    if not mount(path, "size=4m"):
+    if not mount(path, "size=96m"):
         pytest.skip("mounting a file system needs root")
     yield path
     subprocess.run(["umount", "-l", str(path)], check=True)
@@ -28,9 +29,10 @@ def small_disk(tmp_path):
 def fill(disk: Path, free_bytes: int) -> Path:
     """Leave so much space on the disk; the file that takes the rest."""
     ballast = disk / "ballast"
-    space = os.statvfs(disk)
-    size = space.f_bavail * space.f_frsize - free_bytes
-    ballast.write_bytes(b"\0" * size)
+    with ballast.open("wb", buffering=0) as file, suppress(OSError):
+        while True:
+            file.write(b"\0" * 2**20)
+    os.truncate(ballast, ballast.stat().st_size - free_bytes)
     return ballast
 
 
@@ -45,16 +47,31 @@ def check_refused(run, reason):
 
 @pytest.mark.parametrize("free_pages", [0, 3, 6, 10, 16])
 def test_a_full_disk_is_named_and_the_run_goes_on_when_there_is_space(
-    free_pages, small_disk, make_desk, check_finished, undisturbed
+    free_pages, small_disk, make_desk, slower, check_finished, undisturbed
 ):
-    desk = make_desk(output={"path": str(small_disk / "out")})
+    desk = make_desk(model=slower(0.005), output={"path": str(small_disk / "out")})
+    run = desk.start()
+    desk.await_rows(1, run)
     ballast = fill(small_disk, free_pages * 4096)
-    run = desk.run()
+    run.wait()
     check_refused(run, "the disk is full; free some space")
     ballast.unlink()
     durable, before = desk.durable(), len(desk.received())
     desk.finish()
     assert [row for row in desk.received()[before:] if row in durable] == []
+    check_finished(desk, undisturbed)
+
+
+@pytest.mark.parametrize("free_bytes", [0, 2**20])
+def test_a_disk_that_is_full_from_the_start_is_named(
+    free_bytes, small_disk, make_desk, check_finished, undisturbed
+):
+    desk = make_desk(output={"path": str(small_disk / "out")})
+    ballast = fill(small_disk, free_bytes)
+    check_refused(desk.run(), "free some space")
+    assert desk.received() == []
+    ballast.unlink()
+    desk.finish()
     check_finished(desk, undisturbed)
 
 
