@@ -15,7 +15,8 @@ export HF_HUB_OFFLINE = 1
 export VLLM_NO_USAGE_STATS = 1
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo model test test-quick test-cpu test-gpu lint format docs check clean
+.PHONY: help install demo model test test-quick test-cpu test-gpu lint format docs check clean \
+  bench-batch bench-feeds bench-sizes bench-sharing bench-harness bench-kills bench-fuzz
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z0-9%-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -71,6 +72,27 @@ format: $(VENV)/.dev  ## let ruff mend what it can
 
 docs: $(VENV)/.dev  ## generate docs/job-file.md and docs/cli.md
 	$(BIN)/python tools/make_docs.py
+
+bench-batch: install model  ## what batching buys: batches of 1, 4, 16, 64 on SmolLM2
+	$(BIN)/python benchmarks/batch_size.py
+
+bench-feeds: install model  ## run against one LLM.generate call, a loop, and padded batches
+	$(BIN)/python benchmarks/feeds.py
+
+bench-sizes: install model  ## does batch.size matter in the continuous feed?
+	$(BIN)/python benchmarks/feeds.py --contestants run --batch-sizes 16,64,512,4096
+
+bench-sharing: install model  ## order: prefix, and dedupe
+	$(BIN)/python benchmarks/sharing.py
+
+bench-harness: install  ## what batchgen itself costs a row; memory; a run without news
+	$(BIN)/python benchmarks/harness.py --memory-rows 1000000 --resume
+
+bench-kills: install  ## 200 runs killed at random moments
+	$(BIN)/python benchmarks/random_kills.py
+
+bench-fuzz: install  ## 10,000 malformed inputs
+	$(BIN)/python benchmarks/fuzz_inputs.py
 
 check: lint test  ## what CI runs
 

@@ -8,6 +8,8 @@ here; each command imports what it needs when it runs.
 
 import os
 import traceback
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Annotated, Any, Final
 
 import typer
@@ -15,9 +17,11 @@ from typer.core import TyperGroup
 
 import batchgen
 from batchgen.cli import check, doctor, init, run, schema, status, verify
-from batchgen.cli.output import Output
+from batchgen.cli.output import Output, StdoutLost
 from batchgen.errors import BatchgenError
 
+CLOSED_PIPE: Final = 141
+"""What a shell gives for a program that wrote into a pipe without reader (128 + SIGPIPE)."""
 EPILOG: Final = """\b
 Examples:
   batchgen init data/*.parquet -o job.yaml
@@ -32,19 +36,43 @@ class BatchgenGroup(TyperGroup):
     def invoke(self, ctx: Any) -> Any:
         """Run the command; every way out is an exit code."""
         output = ctx.obj = Output()
-        try:
+        with exit_codes(output):
             return super().invoke(ctx)
-        except BatchgenError as exc:
-            for problem in exc.problems:
-                output.error(problem)
-            _show_traceback(exc, output)
-            raise typer.Exit(exc.exit_code) from exc
-        except (typer.Exit, typer.Abort, typer.TyperException, BrokenPipeError):
-            raise
-        except Exception as exc:
-            output.error(unexpected_line(exc))
-            _show_traceback(exc, output)
-            raise typer.Exit(1) from exc
+
+
+@contextmanager
+def exit_codes(output: Output) -> Iterator[None]:
+    """Every way out of this block is a `typer.Exit`, after the lines that say why."""
+    try:
+        with _problems_told(output):
+            yield
+    except StdoutLost as exc:
+        if exc.is_closed:
+            raise typer.Exit(CLOSED_PIPE) from exc
+        output.error(str(exc))
+        raise typer.Exit(1) from exc
+
+
+@contextmanager
+def _problems_told(output: Output) -> Iterator[None]:
+    try:
+        yield
+    except BatchgenError as exc:
+        raise _told(exc, exc.problems, exc.exit_code, output) from exc
+    except (typer.Exit, typer.Abort, typer.TyperException, BrokenPipeError, StdoutLost):
+        raise
+    except Exception as exc:
+        raise _told(exc, (unexpected_line(exc),), 1, output) from exc
+
+
+def _told(exc: Exception, problems: Sequence[str], exit_code: int, output: Output) -> typer.Exit:
+    """Say these problems where they belong, with --json on stdout as well."""
+    for problem in problems:
+        output.error(problem)
+    _show_traceback(exc, output)
+    if output.as_json:
+        output.json({"error": problems, "exit_code": exit_code})
+    return typer.Exit(exit_code)
 
 
 def unexpected_line(exc: Exception) -> str:
@@ -66,7 +94,9 @@ def _show_traceback(exc: Exception, output: Output) -> None:
 
 def _show_version(value: bool) -> None:
     if value:
-        Output().text(f"batchgen {batchgen.__version__}")
+        output = Output()
+        with exit_codes(output):
+            output.text(f"batchgen {batchgen.__version__}")
         raise typer.Exit
 
 

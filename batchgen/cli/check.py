@@ -9,6 +9,7 @@ import typer
 
 from batchgen.cli.options import AsJson, JobPath, Overrides, output_of
 from batchgen.cli.output import Output, shortened
+from batchgen.errors import ResumeMismatch
 
 if TYPE_CHECKING:
     from batchgen.run.checking import CheckReport, PromptLook
@@ -52,10 +53,16 @@ def check(
     report = check_job(loaded, tokens=not no_tokens, num_prompts=num_prompts)
     if as_json:
         output.json(asdict(report))
+    else:
+        show_report(report, output)
+        for warning in report.warnings:
+            output.warn(warning)
+    for problem in report.problems:
+        output.error(problem)
+    if report.problems:
+        raise typer.Exit(ResumeMismatch.exit_code)
+    if as_json or (report.num_sampled and report.num_refused == report.num_sampled):
         return
-    show_report(report, output)
-    for warning in report.warnings:
-        output.warn(warning)
     again = shlex.join(word for override in overrides or () for word in ("-s", override))
     output.line(f"the job can run: batchgen run {job} {again}".rstrip())
 
@@ -89,9 +96,12 @@ def _overview(report: "CheckReport") -> Iterator[tuple[str, str]]:
     limit = "not known yet" if report.max_model_len is None else f"{report.max_model_len:,} tokens"
     yield "model length", limit
     if report.num_schemas:
-        yield "schemas", f"{report.num_schemas:,} JSON schemas in the sample, all compile"
-    refused = sum(rows.num_rows for rows in report.refused.values())
-    yield "sample", f"{report.num_sampled:,} rows looked at, {refused:,} will be refused"
+        schemas = f"{report.num_schemas:,} in the sample are valid JSON schemas"
+        yield "schemas", f"{schemas}; the engine, which is not asked here, may refuse more"
+    yield (
+        "sample",
+        f"{report.num_sampled:,} rows looked at, {report.num_refused:,} will be refused",
+    )
     for name, example in report.refused.items():
         place = f"{example.shard}:{example.row}"
         yield f"  {name}", f"{example.num_rows:,}, first {place}: {shortened(example.message)}"

@@ -6,6 +6,7 @@ in one of them could move the cursor, retitle the window or hide what stands bef
 that is printed passes `printable` first, and color is added only after it.
 """
 
+import contextlib
 import json
 import logging
 import os
@@ -13,6 +14,8 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
+from errno import EPIPE
+from pathlib import Path
 from typing import Any, Final, TextIO
 
 _HIDDEN: Final = re.compile(
@@ -42,6 +45,14 @@ def shortened(text: str, max_chars: int = 300) -> str:
     return f"{line[:head]} [... {len(line) - head - tail:,} characters ...] {line[-tail:]}"
 
 
+class StdoutLost(Exception):
+    """The answer cannot be written. `is_closed`: nobody reads it any more, as with `| head`."""
+
+    def __init__(self, reason: str, *, is_closed: bool) -> None:
+        super().__init__(f"stdout cannot be written: {reason}")
+        self.is_closed = is_closed
+
+
 class Output:
     """Prints, in the mode that the command line and the environment ask for.
 
@@ -49,15 +60,16 @@ class Output:
     """
 
     def __init__(self, stdout: TextIO | None = None, stderr: TextIO | None = None) -> None:
-        self.data: TextIO = stdout or sys.stdout
-        self.stream: TextIO = stderr or sys.stderr
+        self.data: TextIO = stdout or sys.stdout or _nowhere()
+        self.stream: TextIO = stderr or sys.stderr or _nowhere()
         self.as_json = False
         self.quiet = False
         self.log_format = "text"
         is_dumb = os.environ.get("TERM") == "dumb"
         self.is_terminal = self.stream.isatty() and not is_dumb
         self._draws_tables = self.data.isatty() and not is_dumb
-        self._has_color = self.is_terminal and not os.environ.get("NO_COLOR")
+        self._may_style = not os.environ.get("NO_COLOR")
+        self._has_color = self.is_terminal and self._may_style
         self._writer: Callable[[str], None] | None = None
         _never_fail_to_encode(self.data)
         _never_fail_to_encode(self.stream)
@@ -75,12 +87,11 @@ class Output:
     def text(self, text: str = "") -> None:
         """Data for people, on stdout; nothing where the answer is JSON."""
         if not self.as_json:
-            self.data.write(printable(text) + "\n")
+            self._answer(printable(text) + "\n")
 
     def raw(self, text: str) -> None:
         """Data that is a file's content (a schema, a job file), on stdout, as it is."""
-        self.data.write(text if text.endswith("\n") else text + "\n")
-        self.data.flush()
+        self._answer(text if text.endswith("\n") else text + "\n")
 
     def fields(self, pairs: Iterable[tuple[str, str]]) -> None:
         """Names and values in two columns."""
@@ -117,13 +128,17 @@ class Output:
             table.add_column(heads[column] if heads else "", style=style, overflow="fold")
         for row in cells:
             table.add_row(*row)
-        Console(file=self.data, markup=False, highlight=False).print(table)
+        Console(
+            file=self.data,
+            markup=False,
+            highlight=False,
+            color_system="auto" if self._may_style else None,
+        ).print(table)
 
     def json(self, answer: Mapping[str, Any]) -> None:
         """The answer as one object on one line of stdout; ASCII, so that nothing is obeyed."""
         line = json.dumps(answer, default=str).replace("\x7f", "\\u007f")
-        self.data.write(line + "\n")
-        self.data.flush()
+        self._answer(line + "\n")
 
     def line(self, text: str) -> None:
         """Information, on stderr."""
@@ -150,6 +165,15 @@ class Output:
         """Send finished lines through `writer` while a progress bar is drawn."""
         self._writer = writer
 
+    def _answer(self, text: str) -> None:
+        """Onto stdout at once: a disk that is full, or a reader that is gone, shows here."""
+        try:
+            self.data.write(text)
+            self.data.flush()
+        except OSError as exc:
+            _abandon(self.data)
+            raise StdoutLost(exc.strerror or str(exc), is_closed=exc.errno == EPIPE) from exc
+
     def _say(
         self, level: str, message: str, line: str, fields: Mapping[str, object] | None = None
     ) -> None:
@@ -170,6 +194,18 @@ class Output:
         else:
             self.stream.write(line + "\n")
             self.stream.flush()
+
+
+def _nowhere() -> TextIO:
+    """For a process that was started without stdout or stderr (`>&-`): it also takes the free
+    descriptor, which else the next file would get."""
+    return Path(os.devnull).open("w", encoding="utf-8")
+
+
+def _abandon(stream: TextIO) -> None:
+    """Let what a stream still holds, which the interpreter writes at its end, go nowhere."""
+    with contextlib.suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def _log(level: int, text: str) -> None:

@@ -27,6 +27,8 @@ Exit codes: 0 done; 3 job file; 4 data, or a resume that does not match; 5 engin
 130 and 143 stopped by a signal, everything finished saved. See docs/exit-codes.md.
 """
 
+ORDERLY_ENDS: Final = (7, 130, 143)
+"""Exit codes of runs that were asked to stop, by a deadline or a signal: no mistake of anyone's."""
 RETRY_OPTION: Final = "--retry-failed"
 RETRY_CHOICES: Final = ("retryable", "all")
 
@@ -157,7 +159,9 @@ def run(
 
     summary = run_job(loaded, options, console=output)
     show_summary(summary, output)
-    if summary.exit_code:
+    if summary.exit_code in ORDERLY_ENDS:
+        output.line(reason(summary, str(job)))
+    elif summary.exit_code:
         output.error(reason(summary, str(job)))
     raise typer.Exit(summary.exit_code)
 

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
@@ -57,7 +58,11 @@ def status(ctx: typer.Context, path: RunPath, as_json: AsJson = False) -> None:
 
 
 def look_at(path: Path) -> dict[str, Any]:
-    """The state of the run in this directory, under the keys of docs/json-answers.md."""
+    """The state of the run in this directory, under the keys of docs/json-answers.md.
+
+    A run that came to an orderly end has left a manifest with its counts. That of a killed run is
+    from before its first row; what it last said of its progress is newer.
+    """
     from batchgen.monitor.state import read_progress, run_state
     from batchgen.output.layout import RunLayout
 
@@ -67,14 +72,24 @@ def look_at(path: Path) -> dict[str, Any]:
         raise DataError(f"{path}: no run is here; give the directory that is output.path of a job")
     state = run_state(progress, is_complete=layout.success.exists())
     known = dict(progress or {})
-    if state != "running" and layout.manifest.exists():
+    if state in ("done", "stopped") and layout.manifest.exists():
         known |= from_manifest(layout.manifest)
+    if state == "running":
+        known |= brought_forward(known)
     if state == "done":
         known |= {"rows_total": known["rows_done"], "total_is_estimate": False}
     answer: dict[str, Any] = {"path": str(path), "state": state}
     answer.update({key: known.get(key) for key in PROGRESS_KEYS})
     answer.update({key: known.get(key) if state == "running" else None for key in LIVE_KEYS})
     return answer
+
+
+def brought_forward(progress: dict[str, Any]) -> dict[str, Any]:
+    """Seconds that a live run's progress holds, counted on from its last update until now."""
+    age = datetime.now(UTC) - datetime.fromisoformat(progress["updated_at"])
+    passed_s = max(0.0, age.total_seconds())
+    keys = ("elapsed_s", "last_completion_age_s")
+    return {key: progress[key] + passed_s for key in keys if progress.get(key) is not None}
 
 
 def from_manifest(path: Path) -> dict[str, Any]:

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, WithJsonSchema
 
 from batchgen.config.section import refusal
+from batchgen.config.wording import shown
 
 _PERCENT = re.compile(r"\d+(\.\d+)?%")
 _BYTES = re.compile(r"(\d+)\s*(B|kB|MB|GB|KiB|MiB|GiB)")
@@ -37,7 +38,7 @@ def _check_rows_or_share(value: Any) -> int | str:
     hint = f"; write '{value:.10%}'" if isinstance(value, float) and 0 < value < 1 else ""
     hint = re.sub(r"\.?0+%", "%", hint)
     raise refusal(
-        f"must be a number of rows (5) or a share of them ('20%'), is {value!r}{hint}",
+        f"must be a number of rows (5) or a share of them ('20%'), is {shown(value)}{hint}",
     )
 
 
@@ -47,7 +48,7 @@ def _check_bytes(value: Any) -> int:
     if isinstance(value, str) and (match := _BYTES.fullmatch(value)) and int(match[1]) > 0:
         return int(match[1]) * _UNITS[match[2]]
     raise refusal(
-        f"must be a number of bytes above 0, or one with a unit ('256 MiB'), is {value!r}"
+        f"must be a number of bytes above 0, or one with a unit ('256 MiB'), is {shown(value)}"
     )
 
 

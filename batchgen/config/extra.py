@@ -8,6 +8,7 @@ import json
 from collections.abc import Iterator, Mapping
 from functools import cache
 from importlib import resources
+from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
@@ -70,9 +71,19 @@ def extra_problems(engine: str, extra: Mapping[Any, Any]) -> Iterator[Problem]:
         yield from extra_problems("vllm", arguments)
         options = {key: extra[key] for key in extra if key not in arguments}
         yield from section_problems(SimulatedOptions, options)
+        yield from _script_problems(options.get("script"))
     elif engine == "vllm":
         for key, value in extra.items():
             yield from _argument_problems(str(key), value)
+
+
+def _script_problems(script: Any) -> Iterator[Problem]:
+    if isinstance(script, str) and not Path(script).is_file():
+        yield (
+            ("script",),
+            f"cannot read the file {shown(script)}: no such file; paths are relative to the"
+            " working directory",
+        )
 
 
 def section_problems(section: type[Section], values: Any) -> Iterator[Problem]:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from batchgen.config.section import refusal
+from batchgen.config.wording import shown
 
 MAX_NESTING = 64
 """vLLM refuses schemas that nest objects and arrays deeper than this."""
@@ -27,7 +28,7 @@ def resolve_schema(value: Any) -> str:
     else:
         raise refusal(
             "must be a JSON schema (a mapping, JSON text, or the path of a .json file) or"
-            f" {{column: name}}, is {value!r}"
+            f" {{column: name}}, is {shown(value)}"
         )
     problem = schema_problem(text)
     if problem is not None:
@@ -59,7 +60,7 @@ def schema_problem(text: str) -> str | None:
     except ValueError as exc:
         return f"is not JSON: {exc}" if text.strip() else "is empty; a JSON schema is needed"
     if not isinstance(schema, dict):
-        return f"must be a JSON object, is {type(schema).__name__}"
+        return f"must be a JSON object, is {shown(schema)}"
     if _depth_exceeds(schema, MAX_NESTING):
         return _too_deep()
     return _draft_problem(schema) or _reference_problem(schema)

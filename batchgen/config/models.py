@@ -23,6 +23,7 @@ from batchgen.config.masking import masked
 from batchgen.config.sampling import NonEmpty, SamplingConfig
 from batchgen.config.section import ColumnRef, PerRow, Problem, Section, refusal
 from batchgen.config.simulated import SimulatedOptions
+from batchgen.config.wording import shown
 
 __all__ = [
     "BatchConfig",
@@ -62,7 +63,7 @@ PathList = Annotated[
 def _check_window(value: Any) -> Any:
     if value == "auto" or (isinstance(value, int) and not isinstance(value, bool) and value > 0):
         return value
-    raise refusal(f"must be 'auto' or a number of rows above 0, is {value!r}")
+    raise refusal(f"must be 'auto' or a number of rows above 0, is {shown(value)}")
 
 
 Window = Annotated[Literal["auto"] | PositiveInt, BeforeValidator(_check_window)]
@@ -110,7 +111,8 @@ class PromptConfig(Section):
     """A column with ready-made prompts: text, or a list of messages for the chat template."""
     on_overlong: Literal["error", "truncate_start", "truncate_middle", "truncate_end"] = "error"
     """A prompt that leaves no room for output: a failed row (`prompt_too_long`), or the row's
-    longest field is cut at its start, middle or end; the template's own words never are."""
+    longest field is cut at its start, middle or end until `sampling.max_tokens` of output (half of
+    the model's length at most) fit behind the prompt; the template's own words never are."""
     allow_blank: bool = False
     """Let prompts through that show no character."""
     chat_template: NonEmpty | None = None
@@ -229,6 +231,14 @@ class OutputConfig(Section):
     """Rows per output file. A part is published when its rows are complete."""
     bytes_per_part: ByteCount = 256 * 2**20
     """A part also closes when its input reaches this size: fewer rows where documents are long."""
+
+    @classmethod
+    def rules(cls, given: Mapping[str, Any], wrong: Collection[str]) -> Iterator[Problem]:
+        """No two columns of a table have the same name."""
+        keep = given.get("keep") or []
+        for index, name in enumerate(keep):
+            if name in keep[:index]:
+                yield ("keep", index), f"'{name}' stands there twice; name each column once"
 
 
 class ErrorsConfig(Section):

@@ -12,6 +12,7 @@ from pydantic import BeforeValidator, Field, WithJsonSchema
 
 from batchgen.config.json_schema import resolve_schema
 from batchgen.config.section import ColumnRef, PerRow, Problem, Section, is_column_ref, refusal
+from batchgen.config.wording import shown
 
 DEFAULT_MAX_TOKENS = 16
 
@@ -20,7 +21,10 @@ _NO_COLUMN = "cannot be used: the output has no column for its results; leave it
 
 
 def _texts(value: Any) -> Any:
-    return [value] if isinstance(value, str) else value
+    if isinstance(value, str | list):
+        return [value] if isinstance(value, str) else value
+    hint = "; put it in quotes" if isinstance(value, bool | int | float) else ""
+    raise refusal(f"must be text or a list of texts, is {shown(value)}{hint}")
 
 
 def _token_keys(value: Any) -> Any:

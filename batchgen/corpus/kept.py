@@ -7,8 +7,9 @@ once a part.
 """
 
 import json
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import orjson
 import pyarrow as pa
@@ -16,17 +17,34 @@ import pyarrow as pa
 from batchgen.corpus.limits import PartLimits, ReadCounts, ReadPoint
 from batchgen.corpus.lines import unreadable
 from batchgen.corpus.parquet import ParquetShard, python_values
-from batchgen.corpus.places import shrunk
+from batchgen.corpus.places import shown_path, shrunk
+from batchgen.corpus.readers import is_same_slice
 from batchgen.corpus.text import TextRows
 from batchgen.corpus.types import is_json_text
-from batchgen.errors import DataError
-from batchgen.records import RowError, Shard
+from batchgen.errors import DataError, ResumeMismatch
+from batchgen.records import PartExtent, RowError, Shard
 
 _OPEN_SHARDS = 4
 _CHUNK_ROWS = 1024
 _CHUNK_BYTES = 8 << 20
 _INT64_END = 2**63
 _NO_ARROW = (pa.ArrowException, TypeError, ValueError, OverflowError)
+
+
+class FileState(NamedTuple):
+    """What tells cheaply that a file is the same as before."""
+
+    num_bytes: int
+    mtime_ns: int | None
+
+
+def file_state(shard: Shard) -> FileState:
+    """The state of a shard's file now. Raises DataError where it is gone."""
+    try:
+        status = Path(shard.path).stat()
+    except OSError as exc:
+        raise unreadable(shard, exc) from exc
+    return FileState(status.st_size, status.st_mtime_ns)
 
 
 class KeptReader:
@@ -36,20 +54,42 @@ class KeptReader:
     type, and holds the place of the first.
     """
 
-    def __init__(self, shards: Sequence[Shard], kept_schema: pa.Schema, limits: PartLimits) -> None:
+    def __init__(
+        self,
+        shards: Sequence[Shard],
+        kept_schema: pa.Schema,
+        limits: PartLimits,
+        *,
+        known: Mapping[str, FileState] | None = None,
+    ) -> None:
+        """`known`: what the files were when rows of them were done; default: what they are now."""
         self._shards = {shard.name: shard for shard in shards}
+        self._known = {shard.name: FileState(shard.num_bytes, shard.mtime_ns) for shard in shards}
+        self._known |= known or {}
         self._schema = kept_schema
         self._limits = limits
         self._cursors: dict[str, _TextCursor | _ParquetCursor] = {}
         self.misfits: dict[str, tuple[int, str]] = {}
 
+    def trust(self) -> None:
+        """The files as they are now are the ones that finished rows were made of."""
+        for shard in self._shards.values():
+            self._known[shard.name] = FileState(shard.num_bytes, shard.mtime_ns)
+
     def read(
-        self, shard: str, part_start: int, source_start: int | None, num_rows: int
+        self,
+        shard: str,
+        part_start: int,
+        source_start: int | None,
+        num_rows: int,
+        extent: PartExtent | None = None,
     ) -> pa.Table:
         """Kept columns of `num_rows` rows from `part_start` on, with exactly the kept schema.
 
         `source_start` is the part's offset in the decompressed shard, if known. Rows that cannot be
-        read are all null. Raises DataError for a shard that is gone, damaged or shorter now.
+        read are all null. A file that is not the one that rows were done of may still hold the same
+        rows; their hash in `extent` tells. Raises ResumeMismatch where it does not, or where there
+        is no hash, and DataError for a shard that is gone, damaged or shorter now.
         """
         if shard not in self._shards:
             raise DataError(
@@ -59,6 +99,7 @@ class KeptReader:
         if not self._schema.names:
             rows = pa.array([{}] * num_rows, pa.struct([]))
             return pa.Table.from_batches([pa.RecordBatch.from_struct_array(rows)])
+        self._check_content(self._shards[shard], extent)
         cursor = self._cursor(self._shards[shard], part_start, source_start)
         self._cursors[shard] = cursor
         return pa.Table.from_batches(list(cursor.take(num_rows)), self._schema)
@@ -67,6 +108,19 @@ class KeptReader:
         """Let all files go."""
         while self._cursors:
             self._cursors.popitem()[1].close()
+
+    def _check_content(self, shard: Shard, extent: PartExtent | None) -> None:
+        if file_state(shard) == self._known[shard.name]:
+            return
+        cursor = self._cursors.pop(shard.name, None)
+        if cursor is not None:
+            cursor.close()
+        if extent is None or not is_same_slice(shard, extent, self._limits):
+            raise ResumeMismatch(
+                f"{shown_path(shard)}: has changed since rows of it were done, so its columns would"
+                " not fit their completions; restore the file and run again, start over with"
+                " --fresh, or take it as it is now with --accept-change inputs"
+            )
 
     def _cursor(
         self, shard: Shard, row: int, source_start: int | None

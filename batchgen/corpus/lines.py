@@ -56,7 +56,9 @@ class LineSource:
             while line := readline(longest):
                 num_bytes = len(line)
                 update(line)
-                if num_bytes == longest and not line.endswith(b"\n"):
+                if not line.endswith(b"\n") and num_bytes < longest:
+                    update(b"\n")
+                elif num_bytes == longest and not line.endswith(b"\n"):
                     yield None, self._pass_over(num_bytes)
                     continue
                 self.offset += num_bytes
@@ -75,7 +77,11 @@ class LineSource:
         return self._lines_before + self._num_lines
 
     def take_digest(self) -> str:
-        """Hash of all bytes since the last call, or since the start."""
+        """Hash of all lines since the last call, or since the start.
+
+        A last line without a line feed counts as if it had one, so that a file to which lines are
+        appended still begins as it did.
+        """
         digest = self._hash.hexdigest()
         self._hash = blake2b(digest_size=16)
         return digest
@@ -94,6 +100,8 @@ class LineSource:
             num_bytes += len(piece)
             if piece.endswith(b"\n"):
                 break
+        else:
+            self._hash.update(b"\n")
         self.offset += num_bytes
         self._num_lines += 1
         return num_bytes

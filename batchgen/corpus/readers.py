@@ -10,9 +10,9 @@ from collections.abc import Iterator, Sequence
 from batchgen.corpus.limits import PartLimits, ReadCounts, ReadPoint
 from batchgen.corpus.parquet import parquet_blocks
 from batchgen.corpus.text import text_blocks
-from batchgen.records import RowBlock, Shard
+from batchgen.records import PartExtent, RowBlock, Shard
 
-__all__ = ["PartLimits", "ReadCounts", "ReadPoint", "read_blocks"]
+__all__ = ["PartLimits", "ReadCounts", "ReadPoint", "is_same_slice", "read_blocks"]
 
 _SHARD_START = ReadPoint()
 
@@ -53,3 +53,14 @@ def read_blocks(
         max_rows=max_rows,
         counts=counts if counts is not None else ReadCounts(),
     )
+
+
+def is_same_slice(shard: Shard, known: PartExtent, limits: PartLimits) -> bool:
+    """Whether the rows of this extent still read as they did when it was made, by their hash."""
+    point = ReadPoint(known.start_row, known.source_start)
+    end = known.start_row + known.num_rows
+    for block in read_blocks(shard, columns=(), limits=limits, start=point, max_rows=end):
+        if block.extent is not None:
+            now = block.extent
+            return (now.num_rows, now.source_digest) == (known.num_rows, known.source_digest)
+    return False

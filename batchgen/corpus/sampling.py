@@ -6,7 +6,7 @@ work is done once for each distinct combination, and each distinct JSON schema c
 """
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from hashlib import blake2b
 from typing import Any
 
@@ -15,7 +15,8 @@ from pydantic import ValidationError
 
 from batchgen.config.json_schema import schema_problem
 from batchgen.config.models import SamplingConfig
-from batchgen.config.section import COLUMN_TAG, VALUE_TAG, is_column_ref
+from batchgen.config.section import is_column_ref
+from batchgen.config.wording import in_words, shown
 from batchgen.errors import JobFileError
 from batchgen.records import MISSING, RowBlock, RowError, Sampling
 
@@ -132,8 +133,8 @@ class RowSampling:
         elif isinstance(schema, str):
             text = schema
         else:
-            kind = type(schema).__name__
-            return RowError("bad_schema", f"must be a JSON schema as text or object, is {kind}")
+            message = f"must be a JSON schema as text or object, is {shown(schema)}"
+            return RowError("bad_schema", f"sampling.json_schema: {message}")
         digest = blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
         known = self._schemas.get(digest)
         if known is None:
@@ -169,16 +170,12 @@ def _field_error(values: Mapping[str, Any]) -> RowError | None:
     try:
         SamplingConfig.model_validate(values)
     except ValidationError as exc:
-        return RowError("bad_sampling", "; ".join(_sentences(exc)))
+        sentences = [
+            f"sampling.{'.'.join(str(part) for part in path)}: {_shortened(message)}"
+            for path, message in in_words(exc, SamplingConfig)
+        ]
+        return RowError("bad_sampling", "; ".join(sentences[:3]))
     return None
-
-
-def _sentences(error: ValidationError) -> Iterator[str]:
-    for problem in error.errors(include_url=False, include_context=False)[:3]:
-        path = [str(part) for part in problem["loc"] if part not in (VALUE_TAG, COLUMN_TAG)]
-        yield f"sampling.{'.'.join(path)}: {_shortened(problem['msg'])}, is" + (
-            f" {_shortened(repr(problem['input']))}"
-        )
 
 
 def _shortened(text: str) -> str:

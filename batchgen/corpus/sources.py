@@ -10,7 +10,15 @@ from typing import Any, Protocol
 from unicodedata import category
 
 from batchgen.config.models import PromptConfig
-from batchgen.corpus.templates import RowRefused, Template, absent, single_braces_hint
+from batchgen.corpus.chat_template import read_chat_template
+from batchgen.corpus.templates import (
+    RowRefused,
+    Template,
+    absent,
+    binary,
+    refusal,
+    single_braces_hint,
+)
 from batchgen.errors import JobFileError
 from batchgen.protocols import Tokenizer
 from batchgen.records import MISSING, RowBlock, RowError
@@ -216,6 +224,8 @@ class ColumnSource:
     def _render_conversation(self, value: Any, values: Sequence[Any]) -> str:
         if value is None or value is MISSING or value != value:
             raise RowRefused(absent(self._column, value))
+        if isinstance(value, bytes):
+            raise RowRefused(binary(self._column))
         if not isinstance(value, list) or (
             not value and any(isinstance(other, str) for other in values)
         ):
@@ -233,7 +243,9 @@ class ColumnSource:
 def make_source(
     config: PromptConfig, where: Callable[[str], str], tokenizer: Tokenizer
 ) -> TemplateSource | MessagesSource | ColumnSource:
-    """The source that a job asks for. Raises JobFileError for templates that cannot be used."""
+    """The source that a job asks for. Raises JobFileError for templates that cannot be used, the
+    chat template among them."""
+    read_chat_template(config.chat_template, where("prompt.chat_template"))
 
     def chat(messages: Sequence[dict[str, Any]]) -> str:
         return tokenizer.render_chat(messages, **config.chat_template_kwargs)
@@ -262,8 +274,11 @@ def _render_all(
     for offset in offsets:
         values = tuple([slot[offset] for slot in slots])
         for index, value in enumerate(values):
-            if type(value) is not str and (value is None or value is MISSING or value != value):
-                errors.setdefault(offset, absent(template.slots[index], value))
+            if type(value) is str:
+                continue
+            error = refusal(template.slots[index], value)
+            if error is not None:
+                errors.setdefault(offset, error)
                 break
         else:
             try:

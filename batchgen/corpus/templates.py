@@ -81,15 +81,22 @@ class Template:
         self._tested = _tested_names(tree)
         self.required = tuple(name for name in self.columns if name not in self._tested)
         """Columns that must not be null."""
+        decoded = _decoded_names(tree)
+        self._printed = tuple(name for name in self.columns if name not in decoded)
+        """Columns that must not be binary."""
         self.format, self.slots = _as_format(tree)
         """Where the template is that simple: a %-format and the column of each `%s`, or None."""
 
     def render(self, values: Mapping[str, Any]) -> str:
-        """The text for a row. Raises RowRefused (missing_column, null_prompt, template_error)."""
+        """The text for a row. Raises RowRefused (missing_column, null_prompt, bad_type,
+        template_error)."""
         for column in self.required:
             value = values[column]
             if value is None or value is MISSING or value != value:
                 raise RowRefused(absent(column, value))
+        for column in self._printed:
+            if isinstance(values.get(column), bytes):
+                raise RowRefused(binary(column))
         context = {name: value for name, value in values.items() if value is not MISSING}
         try:
             return self._compiled.render(context)
@@ -99,6 +106,18 @@ class Template:
                 if value is None or value is MISSING:
                     raise RowRefused(absent(column, value)) from exc
             raise RowRefused(RowError("template_error", _shortened(exc))) from exc
+
+
+def refusal(column: str, value: object) -> RowError | None:
+    """Why a template cannot print this value of a column; None for one that it can."""
+    if value is None or value is MISSING or value != value:
+        return absent(column, value)
+    return binary(column) if isinstance(value, bytes) else None
+
+
+def binary(column: str) -> RowError:
+    """The error of a row whose value is bytes, which would be printed in Python's notation."""
+    return RowError("bad_type", f"column '{column}' is binary, not text")
 
 
 def absent(column: str, value: object) -> RowError:
@@ -169,6 +188,15 @@ def _tested_names(tree: nodes.Template) -> frozenset[str]:
     for node in asked:
         names |= {name.name for name in node.find_all(nodes.Name)}
     return frozenset(names)
+
+
+def _decoded_names(tree: nodes.Template) -> frozenset[str]:
+    """Names of binary columns: the template makes text of them itself, `{{ data.decode() }}`."""
+    return frozenset(
+        node.node.name
+        for node in tree.find_all(nodes.Getattr)
+        if node.attr == "decode" and isinstance(node.node, nodes.Name)
+    )
 
 
 def _as_format(tree: nodes.Template) -> tuple[str | None, tuple[str, ...]]:

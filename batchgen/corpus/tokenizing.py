@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, overload
 
 from batchgen.config.models import ModelConfig, PromptConfig
+from batchgen.corpus.chat_template import read_chat_template
 from batchgen.errors import EngineError, EngineNotInstalled, JobFileError
 from batchgen.protocols import Tokenizer
 
@@ -219,13 +220,13 @@ def load_tokenizer(model: ModelConfig, prompt: PromptConfig) -> Tokenizer:
     """The tokenizer of a job; `prompt.chat_template` replaces the model's own.
 
     Raises EngineNotInstalled without transformers, EngineError where there is no tokenizer, and
-    JobFileError for a chat template that cannot be read or is missing though one is needed.
+    JobFileError for a chat template that cannot be used or is missing though one is needed.
     """
     if model.engine == "simulated" and model.tokenizer is None:
         return WordTokenizer()
     name = model.tokenizer or model.name
     tokenizer = _from_pretrained(name, model.revision if model.tokenizer is None else None)
-    chat_template = _chat_template(prompt)
+    chat_template = read_chat_template(prompt.chat_template, "prompt.chat_template")
     if prompt.messages and chat_template is None and not tokenizer.chat_template:
         raise JobFileError(
             f"prompt.messages: the tokenizer '{name}' has no chat template (a base model); set"
@@ -261,19 +262,6 @@ def _from_pretrained(name: str, revision: str | None) -> Any:
 def _is_path(name: str) -> bool:
     """Whether a name can only be a path: hub ids have one slash at most, and no dots in front."""
     return name.startswith(("/", ".", "~")) or name.count("/") > 1 or name.endswith("/")
-
-
-def _chat_template(prompt: PromptConfig) -> str | None:
-    template = prompt.chat_template
-    if template is None or "{" in template:
-        return template
-    try:
-        return Path(template).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as exc:
-        reason = exc.strerror if isinstance(exc, OSError) else "it is not UTF-8"
-        raise JobFileError(
-            f"prompt.chat_template: cannot read the file '{template}': {reason}"
-        ) from exc
 
 
 def model_length(model: ModelConfig) -> int | None:

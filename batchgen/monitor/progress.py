@@ -3,7 +3,7 @@
 Everything here is driven by time, never by completions. A bar that moves when a row finishes is
 silent for exactly as long as something is wrong; a line each minute shows a stall by the age of
 the last completion that stands in it. The run gives a `Snapshot` of counters whenever it is
-asked; the reporter samples them every few seconds, derives the rates of the last minute and the
+asked; the reporter samples them each second, derives the rates of the last minute and the
 time that is left, and publishes the same numbers in all three places.
 """
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from tqdm import tqdm
 
 LINE_PERIOD_S: Final = 60.0
-SAMPLE_PERIOD_S: Final = 5.0
+SAMPLE_PERIOD_S: Final = 1.0
 REDRAW_PERIOD_S: Final = 0.5
 RATE_SPAN_S: Final = 60.0
 STALL_S: Final = 15.0

@@ -25,6 +25,8 @@ class Counts:
     num_output_tokens: int = 0
     num_cached_tokens: int | None = None
     """None where no engine told."""
+    num_cut: int = 0
+    """Rows of which a completion ended at a token limit."""
     num_duplicates: int = 0
     """Rows that copy the completion of an equal prompt."""
     num_invalid_json: int | None = None
@@ -48,6 +50,7 @@ class Counts:
             num_prompt_tokens=self.num_prompt_tokens + other.num_prompt_tokens,
             num_output_tokens=self.num_output_tokens + other.num_output_tokens,
             num_cached_tokens=_sum_known(self.num_cached_tokens, other.num_cached_tokens),
+            num_cut=self.num_cut + other.num_cut,
             num_duplicates=self.num_duplicates + other.num_duplicates,
             num_invalid_json=_sum_known(self.num_invalid_json, other.num_invalid_json),
             rows_by_run=_sum_by_key(self.rows_by_run, other.rows_by_run),
@@ -84,6 +87,7 @@ class Counts:
             num_prompt_tokens=_sum(column("num_prompt_tokens").filter(worked)),
             num_output_tokens=_sum(column("num_output_tokens").filter(worked)),
             num_cached_tokens=None if cached.null_count == len(cached) else _sum(cached),
+            num_cut=_num_cut(column("finish_reason")),
             num_duplicates=rows.num_rows - duplicate_of.null_count,
             num_invalid_json=_num_invalid(rows, prefix + "json_valid"),
             rows_by_run=_by_value(column("run_id")),
@@ -100,6 +104,14 @@ def _by_value(values: pa.ChunkedArray) -> dict[str, int]:
         for item in pc.value_counts(values).to_pylist()
         if item["values"] is not None
     }
+
+
+def _num_cut(reasons: pa.ChunkedArray) -> int:
+    if not pa.types.is_list(reasons.type):
+        return _sum(pc.equal(reasons, "length"))
+    parents = pc.list_parent_indices(reasons.combine_chunks())
+    is_cut = pc.equal(pc.list_flatten(reasons.combine_chunks()), "length")
+    return len(pc.unique(parents.filter(is_cut)))
 
 
 def _num_invalid(rows: pa.Table, name: str) -> int | None:

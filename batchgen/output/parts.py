@@ -18,9 +18,10 @@ from typing import BinaryIO, Final, NamedTuple, Protocol
 import numpy as np
 import orjson
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from batchgen.errors import DataError
+from batchgen.errors import DataError, ResumeMismatch
 from batchgen.output.columns import PartColumns
 from batchgen.output.counts import Counts
 from batchgen.output.crashpoints import CrashPoints
@@ -48,12 +49,18 @@ class KeptColumns(Protocol):
     """Reads the input columns that are carried along."""
 
     def read(
-        self, shard: str, part_start: int, source_start: int | None, num_rows: int
+        self,
+        shard: str,
+        part_start: int,
+        source_start: int | None,
+        num_rows: int,
+        extent: PartExtent | None,
     ) -> pa.Table:
         """Kept columns of the `num_rows` rows from `part_start` on, in order.
 
-        `source_start` is the part's offset in the shard, None where it is not known. Raises
-        DataError where the shard cannot be read any more.
+        `source_start` is the part's offset in the shard, None where it is not known; `extent` is
+        the part as it was read, once its end is known. Raises DataError where the shard cannot be
+        read any more, ResumeMismatch where it is not the one that the rows were made of.
         """
         ...
 
@@ -181,7 +188,8 @@ def merge_rows(
 ) -> tuple[pa.Table, int]:
     """The added columns of a part in row order, each row once, and how many records gave way.
 
-    The later record of a row is the truth; those of the file are older than those of the journal.
+    The later record of a row is the truth (those of the file are older than those of the journal),
+    but a failure never takes the place of a completion.
     """
     added = columns.added_table(new.key.shard, new.frames)
     if old_rows is not None:
@@ -189,7 +197,8 @@ def merge_rows(
     rows = added.column(columns.name("row")).to_numpy()
     if np.all(rows[1:] > rows[:-1]):
         return added, 0
-    order = np.argsort(rows, kind="stable")
+    is_ok = pc.is_null(added.column(columns.name("error_type"))).to_numpy()
+    order = np.lexsort((np.arange(len(rows)), is_ok, rows))
     in_order = rows[order]
     is_last = np.append(in_order[1:] != in_order[:-1], True)
     return added.take(pa.array(order[is_last])), int(len(rows) - is_last.sum())
@@ -219,7 +228,9 @@ def _read_kept(
     shard, start = new.key
     num_rows = int(rows[-1]) - start + 1
     try:
-        table = kept.read(shard, start, new.source_start, num_rows)
+        table = kept.read(shard, start, new.source_start, num_rows, new.extent)
+    except ResumeMismatch:
+        raise
     except (DataError, OSError, pa.ArrowException) as exc:
         raise ShardUnreadable(
             f"{shard}: its columns cannot be read again for the output ({exc}). Finished rows are "

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from batchgen.errors import DataError
+from batchgen.errors import DataError, ResumeMismatch
 from batchgen.output.batches import CrashedBatches, publish_batches, published_batch_ids
 from batchgen.output.columns import (
     PartColumns,
@@ -328,6 +328,7 @@ class Writer:
 
     def _publish_all(self) -> list[str]:
         problems: list[str] = []
+        changed: list[str] = []
         for key in sorted(self._unpublished.parts):
             part = self._unpublished.parts[key]
             if not part.is_changed:
@@ -337,8 +338,12 @@ class Writer:
                 continue
             try:
                 self._publish(part)
+            except ResumeMismatch as exc:
+                changed += exc.problems
             except ShardUnreadable as exc:
                 problems += exc.problems
+        if changed:
+            raise ResumeMismatch(list(dict.fromkeys(changed)))
         return problems
 
     def _publish_batches(self, more: Iterable[BatchRecord] = ()) -> None:

@@ -8,6 +8,7 @@ no longer than that of a megabyte. Without token counts no tokenizer is loaded, 
 takes well under a second.
 """
 
+import os
 import shutil
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -22,7 +23,8 @@ from batchgen.corpus.schema import plan_columns
 from batchgen.corpus.shards import find_shards
 from batchgen.corpus.tokenizing import WordTokenizer, load_tokenizer, model_length
 from batchgen.engine.factory import SIMULATED_MODEL_LEN
-from batchgen.errors import ResumeMismatch
+from batchgen.engine.replies import load_script
+from batchgen.errors import DataError, ResumeMismatch
 from batchgen.output.columns import generated_names
 from batchgen.output.layout import RunLayout
 from batchgen.output.manifest import read_manifest
@@ -30,6 +32,8 @@ from batchgen.protocols import Tokenizer
 from batchgen.records import ERROR_TYPES, PartExtent, Prompt, Refusal, Shard
 from batchgen.run.identity import check_fingerprint
 from batchgen.run.model_identity import model_digest
+from batchgen.run.options import RunOptions
+from batchgen.run.planning import output_path
 
 SAMPLE_ROWS = 512
 """Rows looked at in all, spread over the shards."""
@@ -96,6 +100,13 @@ class CheckReport:
     estimated_output_bytes: int | None
     free_bytes: int
     warnings: tuple[str, ...]
+    problems: tuple[str, ...] = ()
+    """What a run would stop at, because the directory holds rows of another job."""
+
+    @property
+    def num_refused(self) -> int:
+        """Rows of the sample that will be refused."""
+        return sum(rows.num_rows for rows in self.refused.values())
 
 
 @dataclass(slots=True)
@@ -119,8 +130,11 @@ def check_job(job: JobConfig, *, tokens: bool = True, num_prompts: int = 3) -> C
     """Look at a job without starting its engine; `tokens` loads the model's tokenizer.
 
     Raises JobFileError and DataError where the run would raise them before its engine starts, and
-    EngineError where the tokenizer cannot be loaded.
+    EngineError where the tokenizer cannot be loaded. What an earlier run has left is compared as
+    well, but what does not match is reported: the rest of the report is as it is.
     """
+    _check_writable(output_path(job, RunOptions()))
+    _check_script(job)
     shards = find_shards(job.input, exclude=Path(job.output.path))
     uses = column_uses(job.prompt, job.sampling, job.where)
     used = tuple(uses)
@@ -154,7 +168,7 @@ def check_job(job: JobConfig, *, tokens: bool = True, num_prompts: int = 3) -> C
         *_order_warnings(job),
         *_room_warnings(sample.prompts, known_length),
         *_disk_warnings(output_bytes, free_bytes, job.output.path),
-        *_resume_warnings(job),
+        *_refusal_warnings(sample),
     ]
     return CheckReport(
         job=job.name,
@@ -175,6 +189,7 @@ def check_job(job: JobConfig, *, tokens: bool = True, num_prompts: int = 3) -> C
         estimated_output_bytes=output_bytes,
         free_bytes=free_bytes,
         warnings=tuple(warnings),
+        problems=_resume_problems(job),
     )
 
 
@@ -350,17 +365,45 @@ def _disk_warnings(output_bytes: int | None, free_bytes: int, path: str) -> list
     ]
 
 
-def _resume_warnings(job: JobConfig) -> list[str]:
+def _refusal_warnings(sample: _Sample) -> list[str]:
+    if sample.prompts or not sample.refusals:
+        return []
+    types = ", ".join(_by_type(sample.refusals))
+    first = sample.refusals[0]
+    return [
+        f"all {len(sample.refusals):,} rows looked at will be refused ({types}), first"
+        f" {first.shard}:{first.row}: {first.error.message}"
+    ]
+
+
+def _check_writable(path: Path) -> None:
+    """Raises DataError where a run could not make its directory, or write into it."""
+    parent = _existing_parent(path)
+    if not parent.is_dir():
+        raise DataError(f"output.path '{path}' leads through '{parent}', which is a file")
+    if not os.access(parent, os.W_OK | os.X_OK):
+        raise DataError(
+            f"output.path '{path}' cannot be written: no permission to write into '{parent}'"
+        )
+
+
+def _check_script(job: JobConfig) -> None:
+    """Raises JobFileError for a script of the simulated engine that cannot be used."""
+    if job.model.engine == "simulated":
+        load_script(job.model.simulated().script)
+
+
+def _resume_problems(job: JobConfig) -> tuple[str, ...]:
     """What a run would refuse because the output directory holds rows of another job."""
     manifest = read_manifest(RunLayout(Path(job.output.path)))
     if manifest is None:
-        return []
+        return ()
     prints = fingerprint(job, model_digest=model_digest(job.model.name, job.model.tokenizer))
     try:
         check_fingerprint(manifest["fingerprint"], prints, path=job.output.path, accepted=())
     except ResumeMismatch as exc:
-        return ["a run would stop here: " + "; ".join(line.strip() for line in exc.problems)]
-    return []
+        return exc.problems
+    return ()
 
 
 def _existing_parent(path: Path) -> Path:

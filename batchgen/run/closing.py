@@ -56,19 +56,24 @@ def _look_at_space(plan: Plan, console: Console) -> None:
         console.warn(warning)
 
 
-def finish(plan: Plan, outcome: "Outcome | None") -> RunSummary:
+def finish(plan: Plan, outcome: "Outcome | None", console: Console) -> RunSummary:
     """Totals, manifest, `_SUCCESS`. `outcome` None: there was nothing to do.
 
     Also then the totals are written: the run that made the last rows may have been killed after
     them, and the start of this one has published what it left.
     """
     totals = plan.store.state.totals()
+    for warning in (*_misfits(plan), *_emptiness(totals)):
+        plan.warnings.append(warning)
+        console.warn(warning)
     summary = _summary(plan, outcome, totals)
     is_complete = replace(plan.work, parts=plan.store.state.parts, selection=None).is_done()
     if plan.manifest is not None:
         manifest = history.checked(
             plan.manifest, counts=totals, inputs=_input_facts(plan), is_complete=is_complete
         )
+        if plan.options.accept_change:
+            manifest["fingerprint"] = plan.fingerprint
         if outcome is not None:
             manifest = history.ended(manifest, summary, engine=outcome.engine)
         write_manifest(plan.layout, manifest, crash=plan.crash)
@@ -98,7 +103,7 @@ def _summary(plan: Plan, outcome: "Outcome | None", totals: Counts) -> RunSummar
         failed_by_type=totals.failed_by_type,
         finish_reasons=totals.finish_reasons,
         num_duplicates=totals.num_duplicates,
-        num_cut=totals.finish_reasons.get("length", 0),
+        num_cut=totals.num_cut,
         num_invalid_json=totals.num_invalid_json,
         rows_this_run=counts.rows if counts else 0,
         num_prompt_tokens=prompt_tokens,
@@ -113,11 +118,16 @@ def _summary(plan: Plan, outcome: "Outcome | None", totals: Counts) -> RunSummar
         skipped_lines=read.skipped_lines,
         num_stale=counts.stale if counts else 0,
         engine_restarts=outcome.engine_restarts if outcome else 0,
-        warnings=(*plan.warnings, *_misfits(plan)),
+        warnings=tuple(plan.warnings),
         phases=_phases(plan, outcome),
         engine=history.engine_fields(outcome.engine) if outcome and outcome.engine else None,
         samples=tuple(counts.samples) if counts else (),
     )
+
+
+def _emptiness(totals: Counts) -> list[str]:
+    """A broken export upstream looks like this, too, so it is said."""
+    return [] if totals.num_rows else ["the input holds no rows; the output is empty"]
 
 
 def _misfits(plan: Plan) -> list[str]:
@@ -138,6 +148,7 @@ def _phases(plan: Plan, outcome: "Outcome | None") -> dict[str, float]:
     phases = {"plan": plan.plan_s}
     if outcome is not None:
         phases |= {
+            "tokenizer": outcome.tokenizer_s,
             "engine_start": outcome.engine_start_s,
             "generate": outcome.generate_s,
             "publish": outcome.publish_s,
@@ -146,12 +157,15 @@ def _phases(plan: Plan, outcome: "Outcome | None") -> dict[str, float]:
 
 
 def _input_facts(plan: Plan) -> dict[str, dict[str, Any]]:
-    """Rows and content digests of each shard, as far as they are known by now."""
-    facts: dict[str, dict[str, Any]] = {}
+    """What identifies each shard, and its rows and content digests as far as they are known."""
+    facts: dict[str, dict[str, Any]] = {
+        shard.name: {"num_bytes": shard.num_bytes, "mtime_ns": shard.mtime_ns}
+        for shard in plan.shards
+    }
     for key, part in sorted(plan.store.state.parts.items()):
-        fact = facts.setdefault(key.shard, {"num_rows": 0, "digests": []})
-        fact["num_rows"] += part.num_rows
-        fact["digests"].append(_digest(part))
+        fact = facts.setdefault(key.shard, {})
+        fact["num_rows"] = fact.get("num_rows", 0) + part.num_rows
+        fact.setdefault("digests", []).append(_digest(part))
     return facts
 
 

@@ -46,6 +46,7 @@ class Outcome:
     engine: EngineInfo | None
     engine_restarts: int
     stopped: StopRun | None
+    tokenizer_s: float
     engine_start_s: float
     generate_s: float
     publish_s: float
@@ -105,7 +106,10 @@ class Execution:
     def _generate(self) -> None:
         """Start the engine while prompts are prepared, and feed it."""
         prepare_environment(self._job.model)  # before anything imports torch
-        self._tokenizer = load_tokenizer(self._job.model, self._job.prompt)
+        began = time.perf_counter()
+        with self._stop.interruptible():
+            self._tokenizer = load_tokenizer(self._job.model, self._job.prompt)
+        self._seconds["tokenizer"] = time.perf_counter() - began
         max_model_len = self._known_model_len() or self._start_engine().info.max_model_len
         with self._pipeline(max_model_len) as pipeline:
             rows = self._queue(pipeline)
@@ -129,6 +133,7 @@ class Execution:
             engine=self._info,
             engine_restarts=self._keeper.num_restarts,
             stopped=self._stopped,
+            tokenizer_s=self._seconds.get("tokenizer", 0.0),
             engine_start_s=self._seconds.get("engine_start", 0.0),
             generate_s=self._seconds.get("generate", 0.0),
             publish_s=self._seconds.get("publish", 0.0),

@@ -65,7 +65,7 @@ def started(
         "updated_at": now,
         "checked_at": now,
         "counts": previous["counts"] if previous else {},
-        "runs": [*(previous["runs"] if previous else ()), run][-MAX_RUNS:],
+        "runs": [*_runs_before(previous), run][-MAX_RUNS:],
         "inputs": dict(sorted({**gone, **inputs}.items())),
         "job": resolved,
         "fingerprint": _kept_fingerprint(previous, options, fingerprint),
@@ -74,6 +74,12 @@ def started(
         "versions": versions(),
         "engine": previous["engine"] if previous else None,
     }
+
+
+def _runs_before(previous: Mapping[str, Any] | None) -> list[Mapping[str, Any]]:
+    """Earlier runs; one that still counts as running was killed, for this run holds the lock."""
+    runs = previous["runs"] if previous else []
+    return [{**run, "status": "killed"} if run["status"] == "running" else run for run in runs]
 
 
 def ended(

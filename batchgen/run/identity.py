@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from batchgen.config.fingerprint import Change, Fingerprint, differences
-from batchgen.corpus.readers import PartLimits, ReadPoint, read_blocks
+from batchgen.corpus.readers import PartLimits, ReadPoint, is_same_slice, read_blocks
 from batchgen.errors import ResumeMismatch
 from batchgen.output.parts import PartInfo, PartKey
 from batchgen.records import Shard
@@ -83,7 +83,7 @@ def compare_inputs(
         if old is None or (old["num_bytes"], old["mtime_ns"]) == (shard.num_bytes, shard.mtime_ns):
             continue
         own = sorted((p for (of, _), p in parts.items() if of == name), key=lambda p: p.start_row)
-        if not all(_is_same(shard, part, limits) for part in own):
+        if not all(part.extent and is_same_slice(shard, part.extent, limits) for part in own):
             changed.append(name)
         elif shard.format != "parquet" and _has_more(shard, own[-1], limits):
             grown.append(shard)
@@ -102,20 +102,6 @@ def refuse_changed(changes: InputChanges, *, path: str, accepted: Sequence[str])
         "with --fresh, or keep the finished rows and read only the rest anew with "
         f"--accept-change {INPUTS}"
     )
-
-
-def _is_same(shard: Shard, part: PartInfo, limits: PartLimits) -> bool:
-    """Whether the rows of this part still read as they did; unknown counts as changed."""
-    known = part.extent
-    if known is None:
-        return False
-    point = ReadPoint(part.start_row, known.source_start)
-    end = part.start_row + known.num_rows
-    for block in read_blocks(shard, columns=(), limits=limits, start=point, max_rows=end):
-        if block.extent is not None:
-            now = block.extent
-            return (now.num_rows, now.source_digest) == (known.num_rows, known.source_digest)
-    return False
 
 
 def _has_more(shard: Shard, last: PartInfo, limits: PartLimits) -> bool:

@@ -48,7 +48,7 @@ def run_job(
     ):
         plan = make_plan(job, options, layout, shards, console)
         if plan.work.is_done():
-            return finish(plan, None)
+            return finish(plan, None, console)
         # Loaded here, so that a night without news does without what only a working run needs.
         from batchgen.run.execution import Execution
 
@@ -56,4 +56,4 @@ def run_job(
         execution = Execution(plan, clock, stop, console)
         with closing(plan.kept), plan.store:
             execution.run()
-        return finish(plan, execution.outcome())
+        return finish(plan, execution.outcome(), console)

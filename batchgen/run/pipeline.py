@@ -16,6 +16,9 @@ from batchgen.stats.meter import StageSeconds
 
 Item = Prompt | Refusal
 
+LONGEST_WAIT_S = 3.0
+"""For the thread at the end: a template that computes for hours must not keep a stopped run."""
+
 
 class PromptPipeline:
     """Prepared rows, block by block. Use as a context manager; `fetch` is the consumer's side.
@@ -50,7 +53,8 @@ class PromptPipeline:
 
     def __exit__(self, *exc: object) -> None:
         self._is_closed.set()
-        while self._thread.is_alive():
+        give_up_at = time.monotonic() + LONGEST_WAIT_S
+        while self._thread.is_alive() and time.monotonic() < give_up_at:
             self._drop_one()
             self._thread.join(0.02)
 

@@ -19,13 +19,14 @@ import pyarrow.parquet as pq
 
 from batchgen.config.fingerprint import Fingerprint, digest, fingerprint
 from batchgen.config.models import JobConfig
-from batchgen.corpus.kept import KeptReader
+from batchgen.config.wording import nearest
+from batchgen.corpus.kept import FileState, KeptReader
 from batchgen.corpus.lines import DAMAGED, unreadable
 from batchgen.corpus.prompts import column_uses
 from batchgen.corpus.readers import PartLimits, ReadCounts
 from batchgen.corpus.schema import plan_columns
 from batchgen.corpus.unique import check_unique
-from batchgen.errors import DataError, ResumeMismatch
+from batchgen.errors import DataError, ResumeMismatch, UsageError
 from batchgen.monitor.console import Console
 from batchgen.output.columns import (
     PartColumns,
@@ -42,6 +43,7 @@ from batchgen.output.manifest import clear_success, read_manifest, write_manifes
 from batchgen.output.store import OutputStore
 from batchgen.records import Shard
 from batchgen.run.identity import (
+    INPUTS,
     InputChanges,
     changes_beyond,
     check_fingerprint,
@@ -129,12 +131,13 @@ def make_plan(
     manifest = read_manifest(layout)
     prints = fingerprint(job, model_digest=model_digest(job.model.name, job.model.tokenizer))
     accepted = _accepted(options)
+    _check_accepted(options, prints, manifest)
     if manifest is not None:
         check_fingerprint(manifest["fingerprint"], prints, path=str(layout.path), accepted=accepted)
     limits = _limits(job)
     needed = column_uses(job.prompt, job.sampling, job.where)
     columns, warnings = _columns(job, layout, shards, needed)
-    kept = KeptReader(shards, columns.kept_schema, limits)
+    kept = KeptReader(shards, columns.kept_schema, limits, known=_known_files(manifest, accepted))
     store = OutputStore(layout, columns, kept, fingerprint=digest(prints), feed=job.batch.feed)
     warnings += store.recover()
     if manifest is None:
@@ -144,6 +147,7 @@ def make_plan(
     if manifest is not None:
         changes = compare_inputs(shards, manifest["inputs"], store.state.parts, limits)
         refuse_changed(changes, path=str(layout.path), accepted=accepted)
+        kept.trust()
         manifest = _open_grown(manifest, changes.grown, store, layout, crash)
     warnings += [f"input '{name}' is gone; its finished rows are kept" for name in changes.vanished]
     work = Work(
@@ -263,6 +267,21 @@ def _accepted(options: RunOptions) -> tuple[str, ...]:
     return (*options.accept_change, *RETRY_MAY_CHANGE)
 
 
+def _check_accepted(
+    options: RunOptions, prints: Fingerprint, manifest: dict[str, Any] | None
+) -> None:
+    """A mistyped key would accept nothing, and say so only on the night on which it matters."""
+    recorded = manifest["fingerprint"] if manifest else {}
+    known = {INPUTS, *prints}
+    for values in (*prints.values(), *recorded.values()):
+        known.update(values)
+    unknown = [key for key in options.accept_change if key not in known]
+    if unknown:
+        raise UsageError(
+            [f"--accept-change {key}: no such key{nearest(key, sorted(known))}" for key in unknown]
+        )
+
+
 def _columns(
     job: JobConfig, layout: RunLayout, shards: list[Shard], needed: Mapping[str, str]
 ) -> tuple[PartColumns, list[str]]:
@@ -335,6 +354,16 @@ def _open_grown(
         last = max(key.start_row for key in store.state.parts if key.shard == name)
         store.reopen_part(name, last)
     return manifest
+
+
+def _known_files(manifest: dict[str, Any] | None, accepted: Sequence[str]) -> dict[str, FileState]:
+    """What the input files were when their finished rows were made, as far as it is recorded."""
+    if manifest is None or INPUTS in accepted:
+        return {}
+    return {
+        name: FileState(facts["num_bytes"], facts["mtime_ns"])
+        for name, facts in manifest["inputs"].items()
+    }
 
 
 def _refuse_unknown_parts(store: OutputStore, prints: Fingerprint, layout: RunLayout) -> None:

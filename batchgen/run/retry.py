@@ -72,15 +72,18 @@ def _read_added(path: Path, prefix: str) -> "pd.DataFrame":
 
 def _apply(query: str, frame: "pd.DataFrame", options: RunOptions) -> "pd.DataFrame":
     try:
-        chosen = frame.query(query, engine="python")
+        mask = frame.eval(query, engine="python")
     except Exception as exc:
         raise UsageError(
             f"--where '{options.where}': {exc}; it is a pandas query over "
             f"{', '.join(frame.columns)}, for example: finish_reason == 'length'"
         ) from exc
-    if chosen.ndim != 2:
-        raise UsageError(f"--where '{options.where}' selects no rows; it has to be a condition")
-    return chosen
+    if str(getattr(mask, "dtype", "")) not in ("bool", "boolean") or len(mask) != len(frame):
+        raise UsageError(
+            f"--where '{options.where}': is no condition on each row; write one like "
+            "finish_reason == 'length'"
+        )
+    return frame[mask.fillna(False)]
 
 
 def _group_keys(frame: "pd.DataFrame") -> Iterable[str]:

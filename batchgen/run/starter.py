@@ -103,13 +103,23 @@ class ColumnSample:
 
     @property
     def is_conversation(self) -> bool:
-        """Whether it holds lists of messages."""
-        return bool(self.values) and all(
-            isinstance(value, list)
-            and value
-            and all(isinstance(item, dict) and {"role", "content"} <= set(item) for item in value)
-            for value in self.values
+        """Whether it holds lists of messages; some rows may have none."""
+        messages = [item for value in self.values if isinstance(value, list) for item in value]
+        return (
+            all(isinstance(value, list) for value in self.values)
+            and bool(messages)
+            and all(isinstance(item, dict) and "role" in item for item in messages)
         )
+
+    @property
+    def is_number(self) -> bool:
+        """Whether all of it is whole numbers, which a template writes as they are."""
+        return bool(self.values) and all(type(value) is int for value in self.values)
+
+    @property
+    def is_reachable(self) -> bool:
+        """Whether a template can name it."""
+        return self.name.isidentifier() and self.name.lower() not in TEMPLATE_WORDS
 
     @property
     def median_chars(self) -> float:
@@ -156,7 +166,10 @@ def _found(shards: Sequence[Shard], columns: Sequence[ColumnSample]) -> str:
 
 
 def guess_prompt_column(columns: Sequence[ColumnSample]) -> ColumnSample | None:
-    """The column to make prompts of: conversations, else a usual name, else the longest texts."""
+    """The column to make prompts of: conversations, else a usual name, else the longest texts.
+
+    Where there is no text at all, whole numbers will do.
+    """
     for column in columns:
         if column.is_conversation:
             return column
@@ -165,7 +178,8 @@ def guess_prompt_column(columns: Sequence[ColumnSample]) -> ColumnSample | None:
         for column in texts:
             if column.name.lower() == name:
                 return column
-    return max(texts, key=lambda column: column.median_chars, default=None)
+    numbers = (column for column in columns if column.is_number and column.is_reachable)
+    return max(texts, key=lambda column: column.median_chars, default=next(numbers, None))
 
 
 def job_name(path: str) -> str:
@@ -216,7 +230,7 @@ def _text_values(shard: Shard) -> dict[str, list[Any]]:
 def _prompt(column: ColumnSample) -> str:
     if column.is_conversation:
         return READY_MADE.format(kind="a list of messages", column=_yaml(column.name))
-    if not column.name.isidentifier() or column.name.lower() in TEMPLATE_WORDS:
+    if not column.is_reachable:
         return READY_MADE.format(kind="the prompt", column=_yaml(column.name))
     return MESSAGES.format(column=column.name)
 

@@ -49,7 +49,7 @@ class RunSummary:
     engine_restarts: int
     warnings: tuple[str, ...] = ()
     phases: Mapping[str, float] = field(default_factory=dict)
-    """Seconds of each phase: plan, engine_start, generate, publish."""
+    """Seconds of each phase: plan, tokenizer, engine_start, generate, publish."""
     engine: Mapping[str, Any] | None = None
     samples: tuple[Mapping[str, Any], ...] = ()
     """Up to two outputs: `shard`, `row`, `output`."""

@@ -120,7 +120,9 @@ class Case:
         found: list[Key] = []
         for number in numbers or (self.num_runs,):
             path = self.folder / f"received-{number}.jsonl"
-            lines = path.read_text().splitlines() if path.exists() else []
+            text = path.read_text() if path.exists() else ""
+            # A kill may leave the last line torn; it is no request that was received.
+            lines = text[: text.rfind("\n") + 1].splitlines()
             requests = [json.loads(line) for line in lines]
             found += [(line["shard"], line["row"]) for line in requests if line["shard"] != "probe"]
         return found

@@ -105,6 +105,18 @@ def test_color_on_a_terminal_that_takes_it(monkeypatch, variables, colored):
     assert ("\x1b[" in terminal.getvalue()) is colored
 
 
+@pytest.mark.parametrize(("no_color", "is_styled"), [("1", False), ("", True)])
+def test_tables_on_a_terminal_are_plain_where_color_is_not_wanted(monkeypatch, no_color, is_styled):
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.setenv("NO_COLOR", no_color)
+    terminal = FakeTerminal()
+    output = Output(terminal, io.StringIO())
+    output.fields([("name", "value")])
+    output.table(("head", "other"), [("name", "value")])
+    assert "value" in terminal.getvalue()
+    assert ("\x1b[" in terminal.getvalue()) is is_styled
+
+
 def test_a_table_is_as_wide_as_its_values(streams):
     Output(*streams).table(("name", "rows"), [("a" * 200, "1"), ("b", "23")])
     lines = streams[0].getvalue().splitlines()

@@ -1,10 +1,12 @@
 """Commands on a real job: what goes where, and with which exit code."""
 
 import json
+import os
 import re
 import signal
 import subprocess
 import sys
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -153,7 +155,8 @@ def test_a_signal_saves_and_sets_the_exit_code(job, invoke, fault, name, code):
     )
     assert process.returncode == code, process.stderr
     assert "Traceback" not in process.stderr
-    assert f"error: stopped by {name}" in process.stderr
+    assert f"stopped by {name}; run again to go on" in process.stderr
+    assert "error:" not in process.stderr
     assert 300 <= last_line(process.stdout)["num_rows"] < 2000
     assert last_line(invoke("status", "out", "--json").stdout)["state"] == "stopped"
 
@@ -182,6 +185,34 @@ def test_status_knows_a_killed_run(job, invoke):
     result = invoke("status", "out")
     assert result.exit_code == 0
     assert "killed" in result.stdout
+
+
+def test_status_of_a_killed_run_does_not_go_back_to_the_run_before(job, invoke):
+    job()
+    invoke("run", "job.yaml")
+    progress = Path("out/.batchgen/progress.json")
+    document = json.loads(progress.read_text())
+    gone = {"phase": "generate", "pid": 2**22, "rows_done": 644, "rows_total": 900}
+    progress.write_text(json.dumps(document | gone | {"run_id": "later"}))
+    Path("out/_SUCCESS").unlink()
+    answer = last_line(invoke("status", "out", "--json").stdout)
+    assert (answer["state"], answer["run_id"]) == ("killed", "later")
+    assert (answer["rows_done"], answer["rows_total"]) == (644, 900)
+
+
+def test_status_of_a_live_run_counts_its_seconds_on(job, invoke):
+    job()
+    invoke("run", "job.yaml")
+    progress = Path("out/.batchgen/progress.json")
+    document = json.loads(progress.read_text())
+    moment = datetime.now(UTC) - timedelta(seconds=60)
+    known = {"elapsed_s": 5000.0, "last_completion_age_s": 2.0, "host": "elsewhere"}
+    fresh = {"updated_at": moment.isoformat(timespec="seconds")}
+    progress.write_text(json.dumps(document | known | fresh | {"phase": "generate"}))
+    answer = last_line(invoke("status", "out", "--json").stdout)
+    assert answer["state"] == "running"
+    assert 5060 <= answer["elapsed_s"] < 5090
+    assert 62 <= answer["last_completion_age_s"] < 92
 
 
 def test_verify_proves_a_whole_output(job, invoke):
@@ -240,14 +271,139 @@ def test_init_check_run_go_hand_in_hand(job, invoke):
     assert invoke("run", "new.yaml", *engine).exit_code == 0
 
 
-def test_check_warns_of_an_output_of_another_job(job, invoke):
+def test_check_refuses_an_output_of_another_job_as_a_run_would(job, invoke):
     job()
     invoke("run", "job.yaml")
-    assert invoke("check", "job.yaml").stderr.count("warning") == 0
+    assert invoke("check", "job.yaml").exit_code == 0
     result = invoke("check", "job.yaml", "-s", "sampling.max_tokens=8")
+    assert result.exit_code == invoke("run", "job.yaml", "-s", "sampling.max_tokens=8").exit_code
+    assert result.exit_code == 4
+    assert "error:   sampling.max_tokens: 16 → 8" in result.stderr
+    assert "can run" not in result.stderr
+    assert "prompt of docs.jsonl:0" in result.stdout
+
+
+def test_check_puts_what_a_run_would_refuse_into_its_answer(job, invoke):
+    job()
+    invoke("run", "job.yaml")
+    result = invoke("check", "job.yaml", "-s", "sampling.max_tokens=8", "--json")
+    assert result.exit_code == 4
+    assert "sampling.max_tokens" in " ".join(last_line(result.stdout)["problems"])
+
+
+@pytest.mark.parametrize(
+    ("override", "code", "message"),
+    [
+        ("output.path=docs.jsonl", 4, "'docs.jsonl' is a file"),
+        ("output.path=docs.jsonl/out", 4, "a file"),
+        ("output.path=full", 4, "'full' holds files and is no run directory"),
+        ("model.extra={script: none.json}", 3, "model.extra.script: cannot read the file 'none"),
+        ("model.extra={script: full/file}", 3, "'full/file' is no script"),
+        ("prompt.chat_template=none.jinja", 3, "-s prompt.chat_template: prompt.chat_template: "),
+    ],
+)
+@pytest.mark.parametrize("command", ["check", "run"])
+def test_check_refuses_what_a_run_refuses(job, invoke, command, override, code, message):
+    job()
+    Path("full").mkdir()
+    Path("full/file").write_text("")
+    result = invoke(command, "job.yaml", "-s", override)
+    assert result.exit_code == code, result.stderr
+    assert message in result.stderr
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_check_refuses_a_directory_without_permission(job, invoke):
+    job()
+    Path("locked").mkdir(mode=0o500)
+    result = invoke("check", "job.yaml", "-s", "output.path=locked/out")
+    assert result.exit_code == 4
+    assert "no permission" in result.stderr
+
+
+def test_check_claims_no_more_of_schemas_than_it_knows(job, invoke):
+    job([{"prompt": "x", "schema": '{"type": "object"}'}])
+    result = invoke("check", "job.yaml", "-s", "sampling.json_schema={column: schema}")
+    assert "1 in the sample are valid JSON schemas; the engine, which is not asked" in result.stdout
+
+
+def test_check_does_not_promise_a_run_in_which_every_row_fails(job, invoke):
+    job([{"prompt": ""}, {"prompt": None}])
+    result = invoke("check", "job.yaml")
     assert result.exit_code == 0
-    assert "warning: a run would stop here" in result.stderr
-    assert "max_tokens" in result.stderr
+    assert "warning: all 2 rows looked at will be refused (null_prompt, empty_" in result.stderr
+    assert "can run" not in result.stderr
+
+
+def test_a_full_disk_behind_stdout_is_one_line(job):
+    job()
+    with Path("/dev/full").open("w") as full:
+        process = subprocess.run(
+            [SCRIPT, "run", "job.yaml"], stdout=full, stderr=subprocess.PIPE, text=True
+        )
+    assert process.returncode == 1
+    last = process.stderr.splitlines()[-1]
+    assert last == "error: stdout cannot be written: No space left on device"
+    assert process.stderr.count("error") == 1
+
+
+@pytest.mark.parametrize("options", [(), ("--json",)])
+def test_a_pipe_without_reader_ends_quietly(job, options):
+    job()
+    reader, writer = os.pipe()
+    os.close(reader)
+    process = subprocess.run(
+        [SCRIPT, "run", "job.yaml", *options], stdout=writer, stderr=subprocess.PIPE, text=True
+    )
+    os.close(writer)
+    assert process.returncode == 141
+    assert not re.search("error|Exception|Traceback", process.stderr)
+
+
+def test_a_closed_stdout_is_no_obstacle(job):
+    job()
+    process = subprocess.run(
+        f"{SCRIPT} run job.yaml >&-", shell=True, stderr=subprocess.PIPE, text=True
+    )
+    assert process.returncode == 0, process.stderr
+
+
+@pytest.mark.parametrize(
+    ("command", "code"),
+    [
+        (("run", "none.yaml"), 3),
+        (("check", "none.yaml"), 3),
+        (("run", "job.yaml", "-s", "input.paths=none.jsonl"), 4),
+        (("run", "job.yaml", "--fresh", "--retry-failed"), 2),
+        (("status", "none"), 4),
+        (("verify", "none"), 4),
+    ],
+)
+def test_json_holds_the_problems_of_a_command_that_fails(job, invoke, command, code):
+    job()
+    result = invoke(*command, "--json")
+    answer = last_line(result.stdout)
+    assert (result.exit_code, answer["exit_code"]) == (code, code)
+    assert result.stderr == "".join(f"error: {problem}\n" for problem in answer["error"])
+
+
+def test_the_keys_of_failures_are_documented():
+    page = (Path(__file__).parents[2] / "docs/json-answers.md").read_text()
+    assert {"error", "exit_code"} <= set(re.findall(r"^\| `(\w+)` \|", page.split("## ")[0], re.M))
+
+
+@pytest.mark.parametrize("options", [("--deadline", "1h"), ()])
+def test_quiet_has_nothing_to_say_of_an_orderly_stop(job, invoke, options):
+    fault = {} if options else {"terminate_after_rows": 5}
+    in_order = ("-s", "batch.feed=sequential", "-s", "errors.stall_timeout=null")
+    job(clock="simulated", faults=fault, script={"docs.jsonl:12": {"stall_s": 7200.0}})
+    process = subprocess.run(
+        [SCRIPT, "run", "job.yaml", "--quiet", *options, *in_order],
+        capture_output=True,
+        text=True,
+    )
+    assert process.returncode == (7 if options else 143)
+    assert (process.stdout, process.stderr) == ("", "")
 
 
 def test_init_never_replaces_a_file(job, invoke):

@@ -37,6 +37,37 @@ from batchgen.config.models import ErrorsConfig, ModelConfig
             {"batch": {"window": 0}},
             "batch.window: must be 'auto' or a number of rows above 0, is 0",
         ),
+        (
+            {"batch": {"window": True}},
+            "batch.window: must be 'auto' or a number of rows above 0, is true",
+        ),
+        (
+            {"errors": {"stop_at": True}},
+            "errors.stop_at: must be a number of rows (5) or a share of them ('20%'), is true",
+        ),
+        (
+            {"output": {"path": "x", "bytes_per_part": True}},
+            "output.bytes_per_part: must be a number of bytes above 0, or one with a unit"
+            " ('256 MiB'), is true",
+        ),
+        (
+            {"output": {"path": "x", "keep": ["id", "title", "id"]}},
+            "output.keep.2: 'id' stands there twice; name each column once",
+        ),
+        (
+            {"sampling": {"stop": 5}},
+            "sampling.stop: must be text or a list of texts, is 5; put it in quotes",
+        ),
+        (
+            {"sampling": {"json_schema": True}},
+            "sampling.json_schema: must be a JSON schema (a mapping, JSON text, or the path of a"
+            " .json file) or {column: name}, is true",
+        ),
+        (
+            {"model": {"engine": "simulated", "extra": {"script": "none.json"}}},
+            "model.extra.script: cannot read the file 'none.json': no such file; paths are relative"
+            " to the working directory",
+        ),
         ({"batch": {"size": "5"}}, "batch.size: must be a whole number, is '5'; remove the quotes"),
         (
             {"batch": {"size": "10_000"}},

@@ -1,12 +1,16 @@
+import os
 from dataclasses import replace
+from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from batchgen.corpus.kept import KeptReader
+from batchgen.corpus.kept import FileState, KeptReader
+from batchgen.corpus.readers import PartLimits, read_blocks
 from batchgen.corpus.schema import plan_columns
-from batchgen.errors import DataError
+from batchgen.errors import DataError, ResumeMismatch
+from batchgen.records import PartExtent, Shard
 
 
 @pytest.fixture
@@ -161,3 +165,59 @@ def test_what_is_nested_too_deeply_becomes_null_and_is_counted(write_shard, kept
     reader = kept_reader(shard)
     assert reader.read("a.jsonl", 0, 0, 2).column("x").to_pylist() == ["{}", None]
     assert reader.misfits == {"x": (1, "a.jsonl row 1")}
+
+
+def one_part(path: Path, reader_limits: PartLimits) -> tuple[Shard, PartExtent]:
+    shard = jsonl_shard(path)
+    blocks = list(read_blocks(shard, columns=(), limits=reader_limits))
+    extent = blocks[-1].extent
+    assert extent is not None
+    return shard, extent
+
+
+def jsonl_shard(path: Path) -> Shard:
+    status = path.stat()
+    return Shard(path.name, str(path), "jsonl", None, status.st_size, status.st_mtime_ns)
+
+
+LIMITS = PartLimits(100, 1 << 20, 1 << 20, "error_row")
+
+
+def test_a_file_that_was_only_touched_is_read(tmp_path):
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"id": 1}\n{"id": 2}\n')
+    shard, extent = one_part(path, LIMITS)
+    os.utime(path, ns=(1, 1))
+    reader = KeptReader([shard], pa.schema([("id", pa.int64())]), LIMITS)
+    assert reader.read("a.jsonl", 0, 0, 2, extent).column("id").to_pylist() == [1, 2]
+    reader.close()
+
+
+@pytest.mark.parametrize("new", ['{"id": 1}\n{"id": 3}\n', '{"id": 9}\n{"id": 1}\n{"id": 2}\n'])
+def test_a_file_that_was_rewritten_meanwhile_is_refused(tmp_path, new):
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"id": 1}\n{"id": 2}\n')
+    shard, extent = one_part(path, LIMITS)
+    path.write_text(new)
+    os.utime(path, ns=(1, 1))
+    reader = KeptReader([shard], pa.schema([("id", pa.int64())]), LIMITS)
+    with pytest.raises(ResumeMismatch, match=r"a\.jsonl: has changed"):
+        reader.read("a.jsonl", 0, 0, 2, extent)
+
+
+def test_without_a_hash_a_touched_file_is_not_trusted_until_it_is_accepted(tmp_path):
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"id": 1}\n')
+    shard, _ = one_part(path, LIMITS)
+    os.utime(path, ns=(1, 1))
+    reader = KeptReader(
+        [jsonl_shard(path)],
+        pa.schema([("id", pa.int64())]),
+        LIMITS,
+        known={"a.jsonl": FileState(shard.num_bytes, shard.mtime_ns)},
+    )
+    with pytest.raises(ResumeMismatch):
+        reader.read("a.jsonl", 0, 0, 1)
+    reader.trust()
+    assert reader.read("a.jsonl", 0, 0, 1).num_rows == 1
+    reader.close()

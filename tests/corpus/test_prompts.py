@@ -90,6 +90,38 @@ def test_a_template_judges_its_columns_before_it_renders():
     assert outcomes({"template": "{{ title }}: {{ body }}"}, rows) == expected
 
 
+@pytest.mark.parametrize(
+    "template",
+    [
+        "{{ t }} {{ data }}",
+        "{{ data | trim }}",
+        "{{ data or t }}",
+        "{% if t %}{{ data }}{% endif %}",
+    ],
+)
+@pytest.mark.parametrize("kind", ["template", "messages"])
+def test_a_binary_column_is_not_written_into_a_prompt(kind, template):
+    prompt = {
+        "template": {"template": template},
+        "messages": {"messages": [{"role": "user", "content": template}]},
+    }[kind]
+    sound, refused = builder(prompt).build(block(t=["a", "b"], data=["text", b"\xffbytes"]))
+    assert isinstance(sound, Prompt)
+    assert refused.error == RowError("bad_type", "column 'data' is binary, not text")
+
+
+def test_a_binary_prompt_column_says_so():
+    (refused,) = builder({"column": "data"}).build(block(data=[b"bytes"]))
+    assert refused.error == RowError("bad_type", "column 'data' is binary, not text")
+
+
+def test_a_template_may_decode_a_binary_column():
+    prompt = {"template": "Say {{ data.decode() }}"}
+    sound, refused = builder(prompt).build(block(data=[b"caf\xc3\xa9", b"\xff"]))
+    assert sound.text == "Say café"
+    assert refused.error.type == "template_error"
+
+
 def test_unreadable_rows_keep_their_error():
     rows = block({0: RowError("bad_json", "s.jsonl:1: not JSON")}, p=[MISSING, "fine"])
     first, second = builder({"column": "p"}).build(rows)
@@ -151,6 +183,61 @@ def test_needed_columns_say_who_uses_them(prompt, sampling, expected):
 def test_a_mistake_of_every_row_is_a_job_file_error(prompt, message):
     with pytest.raises(JobFileError, match=message):
         builder(prompt)
+
+
+@pytest.mark.parametrize(
+    ("chat_template", "message"),
+    [
+        ("{{", "line 1 of the chat template: unexpected 'end of template'"),
+        ("a\n{% if %}", "line 2 of the chat template: "),
+        ("{{ messages | tojsn }}", "No filter named 'tojsn'"),
+        ("no.jinja", "cannot read the file 'no.jinja': No such file"),
+    ],
+)
+def test_a_chat_template_that_cannot_work_is_found_without_a_tokenizer(chat_template, message):
+    prompt = PromptConfig.model_validate({"column": "p", "chat_template": chat_template})
+    with pytest.raises(JobFileError) as caught:
+        column_uses(prompt, SamplingConfig(), lambda key: f"job.yaml:1:1: {key}")
+    (problem,) = caught.value.problems
+    assert problem.startswith("job.yaml:1:1: prompt.chat_template: ")
+    assert message in problem
+
+
+def test_a_slip_in_the_file_of_a_chat_template_names_the_file(tmp_path):
+    path = tmp_path / "chat.jinja"
+    path.write_text("{{")
+    with pytest.raises(JobFileError, match=r"line 1 of the chat template in '.*chat\.jinja': "):
+        builder({"column": "p", "chat_template": str(path)})
+
+
+@pytest.mark.parametrize(
+    "chat_template",
+    [
+        "{% generation %}{{ messages }}{% endgeneration %}",
+        "{% for m in messages %}{% if m %}{% break %}{% endif %}{% endfor %}",
+        "{{ raise_exception('no') }}{{ strftime_now('%d') }}{{ messages | tojson(indent=2) }}",
+    ],
+)
+def test_chat_templates_may_say_what_transformers_understands(chat_template):
+    builder({"column": "p", "chat_template": chat_template})
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "problem"),
+    [
+        ("stop", 5, "stop: must be text or a list of texts, is 5; put it in quotes"),
+        ("stop", [True], "stop.0: must be text, is true; put it in quotes"),
+        ("max_tokens", True, "max_tokens: must be a whole number, is true"),
+        ("max_tokens", 0, "max_tokens: must be greater than 0, is 0"),
+        ("temperature", "hot", "temperature: must be a number, is 'hot'"),
+        ("json_schema", 5, "json_schema: must be a JSON schema as text or object, is 5"),
+        ("json_schema", True, "json_schema: must be a JSON schema as text or object, is true"),
+    ],
+)
+def test_a_rows_sampling_is_refused_in_the_words_of_the_job_file(field, value, problem):
+    rows = block(p=["x"], value=[value])
+    (refused,) = builder({"column": "p"}, **{field: {"column": "value"}}).build(rows)
+    assert refused.error.message == f"sampling.{problem}"
 
 
 @pytest.mark.parametrize(

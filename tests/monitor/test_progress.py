@@ -188,6 +188,15 @@ def test_rates_are_those_of_the_last_minute(clock, work, tmp_path):
     assert document["eta_s"] == pytest.approx(480, rel=0.01)
 
 
+def test_the_progress_file_is_a_second_old_at_most(clock, work, tmp_path):
+    path = tmp_path / "progress.json"
+    with reporter(work, SilentConsole(), path):
+        clock.sleep(0.5)
+        work.finish(5)
+        clock.sleep(1.0)
+        assert json.loads(path.read_text())["rows_done"] == 5
+
+
 def test_a_stalled_run_has_no_time_left(clock, work, tmp_path):
     path = tmp_path / "progress.json"
     with reporter(work, SilentConsole(), path):

@@ -28,7 +28,12 @@ class Shards:
         self.reads: list[tuple[str, int, int | None, int]] = []
 
     def read(
-        self, shard: str, part_start: int, source_start: int | None, num_rows: int
+        self,
+        shard: str,
+        part_start: int,
+        source_start: int | None,
+        num_rows: int,
+        extent: PartExtent | None = None,
     ) -> pa.Table:
         if shard in self.gone:
             raise DataError(f"{shard}: no such file")

@@ -280,7 +280,7 @@ from batchgen.stats.batch import BatchRecord
 KEPT = pa.schema([("id", pa.int64())])
 
 class Kept:
-    def read(self, shard, start, source_start, num_rows):
+    def read(self, shard, start, source_start, num_rows, extent):
         return pa.table({"id": list(range(start, start + num_rows))}, schema=KEPT)
 
 layout = RunLayout(Path(path))

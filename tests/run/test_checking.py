@@ -125,6 +125,12 @@ def test_schemas_of_the_sample_are_compiled(job):
     assert report.refused["bad_schema"].row == 1
 
 
+def test_a_sample_of_which_nothing_is_left_is_warned_of_last(job):
+    report = check_job(job([{"prompt": ""}] * 3))
+    assert report.num_refused == report.num_sampled == 3
+    assert report.warnings[-1].startswith("all 3 rows looked at will be refused (empty_prompt)")
+
+
 def test_nothing_is_written(job, tmp_path):
     before = sorted(tmp_path.rglob("*"))
     loaded = job([{"prompt": "x"}])

@@ -2,6 +2,10 @@
 
 import json
 import os
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pyarrow as pa
@@ -302,3 +306,77 @@ def test_success_stands_only_beside_a_complete_output(place):
     assert not (place.out / "_SUCCESS").exists()
     assert place.run().num_rows == 54
     assert (place.out / "_SUCCESS").exists()
+
+
+def test_where_that_is_no_condition_is_refused(place):
+    place.jsonl("a.jsonl", texts(3))
+    place.run()
+    for expression in ("row", "num_output_tokens - 8"):
+        with pytest.raises(UsageError, match="no condition"):
+            place.run(where=expression)
+    assert len(place.sent()) == 3
+
+
+def test_a_redo_that_fails_leaves_the_completion(place):
+    place.jsonl("a.jsonl", texts(3))
+    place.run()
+    before = place.outputs()["output"].tolist()
+    script = "model.extra={clock: simulated, script: {'a.jsonl:1': {fault: row_error}}}"
+    summary = place.run(script, where="row == 1")
+    assert summary.rows_this_run == 1
+    assert place.outputs()["output"].tolist() == before
+    assert read_batches(place.out)["num_rows"].sum() == 4
+
+
+def test_accepted_inputs_stay_accepted_also_when_nothing_was_left_to_do(place):
+    path = place.jsonl("a.jsonl", texts(5))
+    place.run()
+    path.write_text(path.read_text().replace("number 3", "number X"))
+    place.run(accept_change=("inputs",))
+    assert place.run().nothing_new
+
+
+def test_a_key_that_cannot_be_accepted_is_refused_with_the_nearest(place):
+    place.jsonl("a.jsonl", texts(1))
+    with pytest.raises(UsageError, match=r"did you mean 'sampling\.max_tokens'"):
+        place.run(accept_change=("sampling.max_token",))
+
+
+def test_cut_rows_are_counted_as_rows_with_several_completions(place):
+    place.jsonl("a.jsonl", texts(4))
+    summary = place.run("sampling={max_tokens: 2, temperature: 1.0, n: 3}")
+    assert summary.num_cut == 4
+    assert summary.finish_reasons == {"length": 12}
+
+
+def test_an_empty_input_is_said(place):
+    place.jsonl("a.jsonl", [])
+    summary = place.run("output.keep=[]")
+    assert summary.exit_code == 0
+    assert any("no rows" in warning for warning in summary.warnings)
+
+
+def test_a_file_without_a_last_line_feed_may_grow(place):
+    path = place.folder / "in" / "a.jsonl"
+    path.write_text('{"text": "a"}\n{"text": "b"}')
+    place.run()
+    path.write_text('{"text": "a"}\n{"text": "b"}\n{"text": "c"}')
+    assert place.run().rows_this_run == 1
+    assert place.outputs()["text"].tolist() == ["a", "b", "c"]
+
+
+def test_a_template_that_computes_for_ever_does_not_keep_a_stopped_run(place):
+    place.jsonl("a.jsonl", texts(2))
+    loops = "{% for a in range(99999) %}" * 3 + "{{ text }}" + "{% endfor %}" * 3
+    job = f"input: {{paths: [{place.folder}/in]}}\nprompt: {{template: '{loops}'}}\n"
+    job += f"model: {{engine: simulated}}\noutput: {{path: {place.out}}}\n"
+    (place.folder / "job.yaml").write_text(job)
+    command = [sys.executable, "-m", "batchgen", "run", str(place.folder / "job.yaml")]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE)
+    while not (place.out / "manifest.json").exists():
+        assert process.poll() is None
+        time.sleep(0.02)
+    time.sleep(0.5)
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=60)
+    assert process.returncode == 143

@@ -104,9 +104,20 @@ def test_csv_columns_are_read(tmp_path):
     assert "{{ body }}" in template(load_text(starter_job([str(path)]), tmp_path))
 
 
-@pytest.mark.parametrize("rows", [[{"n": 1}], [{"n": None}]])
+@pytest.mark.parametrize("chat", [[], [{"role": "assistant", "tool_calls": "x"}]])
+def test_conversations_may_be_empty_or_lack_contents(starter, chat):
+    turns = [{"role": "user", "content": "Hello"}]
+    job = starter([{"id": 1, "messages": turns}, {"id": 2, "messages": chat}])
+    assert job.prompt.column == "messages"
+
+
+def test_whole_numbers_will_do_where_there_is_no_text(starter):
+    assert "{{ n }}" in template(starter([{"n": 1, "share": 0.5}, {"n": 2, "share": 0.5}]))
+
+
+@pytest.mark.parametrize("rows", [[{"n": 1.5}], [{"n": None}], [{"my n": 1}, {"my n": 2}]])
 def test_data_without_text_is_refused_with_its_columns(starter, rows):
-    with pytest.raises(DataError, match=r"docs\.jsonl: no column holds text.*'n'"):
+    with pytest.raises(DataError, match=r"docs\.jsonl: no column holds text.*n'"):
         starter(rows)
 
 
