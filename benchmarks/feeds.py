@@ -108,7 +108,7 @@ def report(
             f"{name:14s} {median:7.1f} {(max(rates) - min(rates)) / median:8.1%} {tokens:10.0f} "
             f"{relative:12.3f}   {statistics.median(used) if used else float('nan'):.3f}"
         )
-        lines[name] = {"rows_per_s": rates, "relative": relative}
+        lines[name] = {"rows_per_s": rates, "relative": relative if base else None}
     print(json.dumps({"benchmark": "feeds", "rows": options.rows, "contestants": lines}))
 
 

@@ -30,7 +30,7 @@ class Admission(Enum):
 class Dedupe:
     """The groups of equal prompts. One caller, one thread."""
 
-    def __init__(self, max_bytes: int = 64 << 20) -> None:
+    def __init__(self, max_bytes: int = 32 << 20) -> None:
         self._leaders: dict[bytes, tuple[str, int]] = {}
         self._digests: dict[tuple[str, int], bytes] = {}
         self._held: dict[bytes, deque[Prompt]] = {}
@@ -102,5 +102,5 @@ def copy_row(leader: FinishedRow, prompt: Prompt, *, run_id: str, batch_id: int)
 
 
 def _weight(row: FinishedRow) -> int:
-    """Bytes that a remembered row is worth: its text, and some 400 for the objects around it."""
-    return 400 + len(row.output or "") + len(row.prompt or "") + len(row.reasoning or "")
+    """Bytes that a remembered row takes: its texts, and some 800 for the objects around them."""
+    return 800 + len(row.output or "") + len(row.prompt or "") + len(row.reasoning or "")
