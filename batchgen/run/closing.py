@@ -9,7 +9,7 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from batchgen.errors import ErrorBudgetExceeded
+from batchgen.errors import BatchgenError, ErrorBudgetExceeded
 from batchgen.monitor.console import Console
 from batchgen.output.columns import save_schema
 from batchgen.output.counts import Counts
@@ -79,6 +79,11 @@ def finish(plan: Plan, outcome: "Outcome | None", console: Console) -> RunSummar
         write_manifest(plan.layout, manifest, crash=plan.crash)
     if is_complete:
         mark_success(plan.layout, crash=plan.crash)
+    elif outcome is not None and outcome.stopped is None and plan.work.with_rest:
+        raise BatchgenError(
+            f"{plan.layout.path}: the run came to its end and rows are left: this is a fault of "
+            "batchgen; what is finished is saved, and the same command goes on"
+        )
     return summary
 
 

@@ -24,7 +24,7 @@ from batchgen.corpus.kept import FileState, KeptReader
 from batchgen.corpus.lines import DAMAGED, unreadable
 from batchgen.corpus.prompts import column_uses
 from batchgen.corpus.readers import PartLimits, ReadCounts
-from batchgen.corpus.schema import plan_columns
+from batchgen.corpus.schema import ColumnPlan, plan_columns
 from batchgen.corpus.unique import check_unique
 from batchgen.errors import DataError, ResumeMismatch, UsageError
 from batchgen.monitor.console import Console
@@ -126,7 +126,9 @@ def make_plan(
     """
     began = time.perf_counter()
     now = datetime.now(UTC)
+    needed = column_uses(job.prompt, job.sampling, job.where)
     if options.fresh:
+        _planned_columns(job, shards, needed)  # a job that cannot run must not cost the old output
         discard(layout)
     manifest = read_manifest(layout)
     prints = fingerprint(job, model_digest=model_digest(job.model.name, job.model.tokenizer))
@@ -135,7 +137,6 @@ def make_plan(
     if manifest is not None:
         check_fingerprint(manifest["fingerprint"], prints, path=str(layout.path), accepted=accepted)
     limits = _limits(job)
-    needed = column_uses(job.prompt, job.sampling, job.where)
     columns, warnings = _columns(job, layout, shards, needed)
     kept = KeptReader(shards, columns.kept_schema, limits, known=_known_files(manifest, accepted))
     store = OutputStore(layout, columns, kept, fingerprint=digest(prints), feed=job.batch.feed)
@@ -293,17 +294,28 @@ def _columns(
         wanted = job_schema(columns.kept_schema, job.output, job.sampling, job.model)
         check_schema(fixed, wanted, str(layout.path))
         return columns, []
-    plan = plan_columns(
+    plan = _planned_columns(job, shards, needed)
+    schema = job_schema(plan.kept_schema, job.output, job.sampling, job.model)
+    return PartColumns.of(schema, prefix), list(plan.warnings)
+
+
+def _planned_columns(
+    job: JobConfig,
+    shards: list[Shard],
+    needed: Mapping[str, str],
+    *,
+    fixed: pa.Schema | None = None,
+) -> ColumnPlan:
+    """The kept columns that the input gives. Raises DataError where it lacks what the job needs."""
+    return plan_columns(
         shards,
         needed=tuple(needed),
         used_by=needed,
         keep=job.output.keep,
         generated=generated_names(job.output, job.sampling, job.model),
-        prefix=prefix,
-        fixed=None,
+        prefix=job.output.prefix,
+        fixed=fixed,
     )
-    schema = job_schema(plan.kept_schema, job.output, job.sampling, job.model)
-    return PartColumns.of(schema, prefix), list(plan.warnings)
 
 
 def _check_rows(
@@ -315,15 +327,7 @@ def _check_rows(
     warnings: list[str],
 ) -> None:
     """What has to hold of all input before a model is loaded for it."""
-    plan = plan_columns(
-        shards,
-        needed=tuple(needed),
-        used_by=needed,
-        keep=job.output.keep,
-        generated=generated_names(job.output, job.sampling, job.model),
-        prefix=job.output.prefix,
-        fixed=columns.kept_schema,
-    )
+    plan = _planned_columns(job, shards, needed, fixed=columns.kept_schema)
     warnings += [warning for warning in plan.warnings if warning not in warnings]
     if job.input.unique is not None:
         check_unique(shards, job.input.unique, limits)

@@ -380,3 +380,13 @@ def test_a_template_that_computes_for_ever_does_not_keep_a_stopped_run(place):
     process.send_signal(signal.SIGTERM)
     process.communicate(timeout=60)
     assert process.returncode == 143
+
+
+@pytest.mark.parametrize("override", ["prompt.template=Say {{ txet }}", "output.keep=[nothing]"])
+def test_fresh_with_a_job_that_cannot_run_keeps_the_old_output(place, override):
+    place.jsonl("a.jsonl", texts(3))
+    place.run()
+    with pytest.raises(DataError):
+        place.run(override, fresh=True)
+    assert len(place.outputs()) == 3
+    assert (place.out / "_SUCCESS").exists()
