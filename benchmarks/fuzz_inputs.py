@@ -305,6 +305,8 @@ def expect_record(record: Mapping[str, Any]) -> ExpectedRow:
     value = record["text"]
     if value is None or value != value:
         return row("null_prompt")
+    if isinstance(value, bytes):
+        return row("bad_type")
     try:
         text = str(value)
     except (RecursionError, ValueError):

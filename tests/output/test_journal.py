@@ -1,5 +1,6 @@
 import resource
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -56,13 +57,18 @@ def read(folder: Path, segment: int = 1) -> list[Frame]:
     return [frame for _, frame in SegmentReader(folder, segment)]
 
 
-@pytest.fixture
+@contextmanager
 def limited_files() -> Iterator[None]:
-    """No file may grow beyond 10 kB, as on a full disk."""
+    """No file may grow beyond 10 kB, as on a full disk.
+
+    No fixture: pytest itself may write its report into a larger file while one is in force.
+    """
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, before[1]))
-    yield
-    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 @pytest.mark.parametrize("frame", FRAMES)
@@ -133,10 +139,10 @@ def test_a_whole_segment_is_left_alone(tmp_path: Path) -> None:
     assert reader.cut_torn_tail() is None
 
 
-def test_a_failed_write_leaves_whole_frames(tmp_path: Path, limited_files: None) -> None:
+def test_a_failed_write_leaves_whole_frames(tmp_path: Path) -> None:
     journal = JournalWriter(tmp_path, first_segment=1)
     journal.append([encode(FRAMES[0])])
-    with pytest.raises(DataError, match="Finished rows are kept"):
+    with limited_files(), pytest.raises(DataError, match="Finished rows are kept"):
         journal.append([encode(rows_frame(2, ["x" * 20_000]))])
     journal.append([encode(FRAMES[1])])
     journal.close()

@@ -1,6 +1,7 @@
 import resource
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -13,13 +14,18 @@ from batchgen.records import FinishedRow
 KEY = PartKey("a.jsonl", 0)
 
 
-@pytest.fixture
+@contextmanager
 def limited_files() -> Iterator[None]:
-    """No file may grow beyond 100 kB, as on a full disk."""
+    """No file may grow beyond 100 kB, as on a full disk.
+
+    No fixture: pytest itself may write its report into a larger file while one is in force.
+    """
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, before[1]))
-    yield
-    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 def opened(world: Any) -> OutputStore:
@@ -127,26 +133,27 @@ def test_a_vanished_shard_is_raised_by_a_later_call_and_loses_nothing(world: Any
     assert [row["row"] for row in world.outputs() if row["shard"] == "a.jsonl"] == [0, 1, 2]
 
 
-def test_a_full_disk_is_raised_and_what_was_journaled_is_kept(
-    world: Any, limited_files: None
-) -> None:
+def test_a_full_disk_is_raised_and_what_was_journaled_is_kept(world: Any) -> None:
     store = opened(world)
     store.rows(world.rows(0, 3))
     store.flush()
-    with pytest.raises(DataError, match="cannot write"):
+    with limited_files(), pytest.raises(DataError, match="cannot write"):
         go_on(store, world.row(3, output="x" * 200_000))
     store.close()
     world.store().recover()
     assert [row["row"] for row in world.outputs()] == [0, 1, 2]
 
 
-def test_a_failure_that_no_call_has_seen_is_raised_at_the_end(
-    world: Any, limited_files: None
-) -> None:
+def close_with_a_row_that_does_not_fit(world: Any) -> None:
     store = opened(world)
-    store.rows([world.row(0, output="x" * 200_000)])
-    with pytest.raises(DataError, match="cannot write"):
+    with limited_files():
+        store.rows([world.row(0, output="x" * 200_000)])
         store.close()
+
+
+def test_a_failure_that_no_call_has_seen_is_raised_at_the_end(world: Any) -> None:
+    with pytest.raises(DataError, match="cannot write"):
+        close_with_a_row_that_does_not_fit(world)
 
 
 def test_a_read_only_directory_is_named(world: Any) -> None:
