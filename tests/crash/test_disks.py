@@ -134,7 +134,7 @@ def test_an_input_without_permission_is_named(make_desk):
 def test_a_shard_that_vanishes_in_mid_run_is_named_and_its_rows_are_kept(
     shard, make_desk, slower, check_finished, undisturbed
 ):
-    desk = make_desk(model=slower(0.01))
+    desk = make_desk(model=slower(0.03))
     run = desk.start()
     desk.await_rows(8, run)
     (desk.path / "data" / shard).rename(desk.path / shard)
