@@ -93,6 +93,13 @@ class Engine(Protocol):
         """
         ...
 
+    def reset_prefix_cache(self) -> None:
+        """Forget the prompts of finished requests, so that a repeat costs what the first did.
+
+        Call it with nothing unfinished.
+        """
+        ...
+
     def stats(self) -> EngineStats:
         """A cheap look inside (well under a millisecond)."""
         ...

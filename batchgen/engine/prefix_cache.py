@@ -17,6 +17,10 @@ class PrefixCache:
         self._capacity = None if capacity_tokens is None else capacity_tokens // block_tokens
         self._blocks: OrderedDict[int, None] = OrderedDict()
 
+    def clear(self) -> None:
+        """Forget every block."""
+        self._blocks.clear()
+
     def take_in(self, token_ids: Sequence[int]) -> int:
         """Put a prompt's blocks into the cache; the number of its tokens that were in there."""
         size = self._block_tokens

@@ -170,6 +170,11 @@ class SimulatedEngine:
             heapq.heapify(self._slots)
         return [self._abort_running(work) for work in aborted]
 
+    def reset_prefix_cache(self) -> None:
+        """Forget the prompts of finished requests."""
+        if self._prefix_cache is not None:
+            self._prefix_cache.clear()
+
     def stats(self) -> EngineStats:
         """Slots, queue and token counters."""
         capacity = self._options.kv_cache_tokens

@@ -159,6 +159,19 @@ class VllmEngine:
         self._unfinished.difference_update(names)
         return [completion for completion in partial if completion is not None]
 
+    def reset_prefix_cache(self) -> None:
+        """Forget the prompts of finished requests.
+
+        Raises EngineError where vLLM does not do so (it has unfinished requests).
+        """
+        self._check_alive()
+        try:
+            was_reset = self._llm.reset_prefix_cache()
+        except _deaths() as exc:
+            raise self._die(exc) from exc
+        if not was_reset:
+            raise EngineError("vLLM did not reset its prefix cache: it has unfinished requests")
+
     def stats(self) -> EngineStats:
         """The engine as of its last step."""
         return self._counters.stats(is_idle=not self._unfinished)

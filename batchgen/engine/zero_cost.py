@@ -81,6 +81,9 @@ class ZeroCostEngine:
         self._queue = [request for request in self._queue if request.id not in wanted]
         return []
 
+    def reset_prefix_cache(self) -> None:
+        """There is none."""
+
     def stats(self) -> EngineStats:
         """Token counters; nothing ever runs or waits."""
         return EngineStats(

@@ -11,14 +11,13 @@ takes well under a second.
 import os
 import shutil
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from batchgen.config.fingerprint import fingerprint
 from batchgen.config.models import JobConfig
 from batchgen.corpus.parquet import ParquetShard
 from batchgen.corpus.prompts import PromptBuilder, column_uses
-from batchgen.corpus.readers import PartLimits, read_blocks
 from batchgen.corpus.schema import plan_columns
 from batchgen.corpus.shards import find_shards
 from batchgen.corpus.tokenizing import WordTokenizer, load_tokenizer, model_length
@@ -29,17 +28,15 @@ from batchgen.output.columns import generated_names
 from batchgen.output.layout import RunLayout
 from batchgen.output.manifest import read_manifest
 from batchgen.protocols import Tokenizer
-from batchgen.records import ERROR_TYPES, PartExtent, Prompt, Refusal, Shard
+from batchgen.records import ERROR_TYPES, Prompt, Refusal, Shard
 from batchgen.run.identity import check_fingerprint
 from batchgen.run.model_identity import model_digest
 from batchgen.run.options import RunOptions
 from batchgen.run.planning import output_path
+from batchgen.run.row_sample import RowSample, take_sample
 
 SAMPLE_ROWS = 512
 """Rows looked at in all, spread over the shards."""
-SAMPLE_SHARDS = 16
-SAMPLE_BYTES = 4 * 2**20
-"""A shard's sample ends after so much input: documents may be long."""
 LONG_TAIL_CHARS = 80
 """Shared text behind the document that is worth a warning: about one KV block of 16 tokens."""
 NO_LIMIT_TOKENS = 2**31 - 1
@@ -109,23 +106,6 @@ class CheckReport:
         return sum(rows.num_rows for rows in self.refused.values())
 
 
-@dataclass(slots=True)
-class _Sample:
-    """Rows looked at, from the start of some shards."""
-
-    prompts: list[Prompt] = field(default_factory=list)
-    refusals: list[Refusal] = field(default_factory=list)
-    whole_shards: dict[str, int] = field(default_factory=dict)
-    """Rows of shards that the sample has read to their end."""
-    num_text_bytes: int = 0
-    """Input bytes behind `num_text_rows` rows of uncompressed JSONL and CSV."""
-    num_text_rows: int = 0
-
-    @property
-    def num_rows(self) -> int:
-        return len(self.prompts) + len(self.refusals)
-
-
 def check_job(job: JobConfig, *, tokens: bool = True, num_prompts: int = 3) -> CheckReport:
     """Look at a job without starting its engine; `tokens` loads the model's tokenizer.
 
@@ -157,7 +137,7 @@ def check_job(job: JobConfig, *, tokens: bool = True, num_prompts: int = 3) -> C
         max_model_len=known_length or NO_LIMIT_TOKENS,
         where=job.where,
     )
-    sample = _take_sample(job, shards, used, builder)
+    sample = take_sample(job, shards, used, builder, max_rows=SAMPLE_ROWS)
     looks = tuple(_shard_look(shard, sample) for shard in shards)
     num_rows, is_estimate = _count_rows(shards, looks, sample)
     output_bytes = _output_bytes(job, looks, num_rows, max_model_len)
@@ -201,40 +181,7 @@ def _model_length(job: JobConfig) -> int | None:
     return model_length(job.model)
 
 
-def _take_sample(
-    job: JobConfig, shards: Sequence[Shard], columns: Sequence[str], builder: PromptBuilder
-) -> _Sample:
-    limits = PartLimits(
-        max_rows=SAMPLE_ROWS,
-        max_bytes=SAMPLE_BYTES,
-        max_line_bytes=job.input.max_line_bytes,
-        on_bad_line=job.input.on_bad_line,
-    )
-    looked_at = shards[:SAMPLE_SHARDS]
-    rows_each = -(-SAMPLE_ROWS // max(len(looked_at), 1))
-    sample = _Sample()
-    for shard in looked_at:
-        for block in read_blocks(shard, columns=columns, limits=limits, max_rows=rows_each):
-            for item in builder.build(block):
-                if isinstance(item, Prompt):
-                    sample.prompts.append(item)
-                else:
-                    sample.refusals.append(item)
-            if block.extent is not None:
-                _note_extent(sample, shard, block.extent, rows_each)
-                break
-    return sample
-
-
-def _note_extent(sample: _Sample, shard: Shard, extent: PartExtent, max_rows: int) -> None:
-    if extent.shard_rows is not None and extent.shard_rows < max_rows:
-        sample.whole_shards[shard.name] = extent.shard_rows
-    if shard.format != "parquet" and shard.compression is None and extent.source_end is not None:
-        sample.num_text_bytes += extent.source_end
-        sample.num_text_rows += extent.num_rows
-
-
-def _shard_look(shard: Shard, sample: _Sample) -> ShardLook:
+def _shard_look(shard: Shard, sample: RowSample) -> ShardLook:
     num_rows = sample.whole_shards.get(shard.name)
     if shard.format == "parquet":
         file = ParquetShard(shard)
@@ -244,7 +191,7 @@ def _shard_look(shard: Shard, sample: _Sample) -> ShardLook:
 
 
 def _count_rows(
-    shards: Sequence[Shard], looks: Sequence[ShardLook], sample: _Sample
+    shards: Sequence[Shard], looks: Sequence[ShardLook], sample: RowSample
 ) -> tuple[int | None, bool]:
     """Rows of the whole input, and whether some of them are estimated from their bytes.
 
@@ -365,7 +312,7 @@ def _disk_warnings(output_bytes: int | None, free_bytes: int, path: str) -> list
     ]
 
 
-def _refusal_warnings(sample: _Sample) -> list[str]:
+def _refusal_warnings(sample: RowSample) -> list[str]:
     if sample.prompts or not sample.refusals:
         return []
     types = ", ".join(_by_type(sample.refusals))

@@ -71,9 +71,9 @@ class BatchMeter:
             return
         self._latency.append(row.latency_s)
         self._ttft.append(row.ttft_s)
-        steps = max(sample.num_tokens for sample in completion.samples) - 1
-        if steps > 0:
-            self._tpot.append((row.latency_s - row.ttft_s) / steps)
+        tpot_s = token_time(completion)
+        if tpot_s is not None:
+            self._tpot.append(tpot_s)
 
     def look(self, stats: EngineStats) -> None:
         """Note a look at the running engine (peak of the KV cache)."""
@@ -130,6 +130,14 @@ class BatchMeter:
             rss_bytes=rss_bytes,
             closed_by=closed_by,
         )
+
+
+def token_time(completion: Completion) -> float | None:
+    """Seconds of each output token after the first, on average; None for a single token."""
+    steps = max(sample.num_tokens for sample in completion.samples) - 1
+    if steps <= 0 or completion.latency_s is None or completion.ttft_s is None:
+        return None
+    return (completion.latency_s - completion.ttft_s) / steps
 
 
 def percentiles(values: Sequence[float]) -> tuple[float | None, float | None]:

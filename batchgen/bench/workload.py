@@ -1,0 +1,180 @@
+"""What every trial of a session works on: an engine that is started once, and a sample of rows.
+
+Comparing ways of batching means doing the same work in each of them. So the sample is fixed for
+the whole session, and `pinned` fixes how long each completion gets: otherwise a way would look
+fast because its completions happened to be short. The sample is spread evenly over the rows looked
+at, which are the first ones of up to sixteen shards.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from hashlib import blake2b
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self
+
+import orjson
+
+from batchgen.config.models import JobConfig
+from batchgen.corpus.prompts import PromptBuilder, needed_columns
+from batchgen.corpus.schema import plan_columns
+from batchgen.corpus.shards import find_shards
+from batchgen.corpus.tokenizing import load_tokenizer
+from batchgen.engine.factory import create_engine, engine_clock, prepare_environment
+from batchgen.errors import DataError
+from batchgen.output.columns import generated_names
+from batchgen.protocols import Engine, Tokenizer
+from batchgen.records import Prompt, Sampling
+from batchgen.run.row_sample import take_sample
+
+ROWS_PER_SAMPLED: Final = 4
+"""Rows looked at for each one that is taken."""
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """Sound prompts of the job, in input order."""
+
+    prompts: tuple[Prompt, ...]
+    num_looked_at: int
+    num_refused: int
+    """Rows looked at that would never reach the engine."""
+
+    @property
+    def num_prompt_tokens(self) -> int:
+        """Prompt tokens of all rows together."""
+        return sum(len(prompt.token_ids) for prompt in self.prompts)
+
+    def first(self, num_rows: int) -> "Workload":
+        """The first so many rows of it."""
+        return replace(self, prompts=self.prompts[:num_rows])
+
+    def pinned(self, num_output_tokens: Sequence[int]) -> "Workload":
+        """The same prompts, each with a completion of exactly so many tokens.
+
+        `max_tokens` and `min_tokens` are set and `ignore_eos`; stop texts no longer end a
+        completion. Every trial over it decodes the same number of tokens in each row.
+        """
+        pairs = zip(self.prompts, num_output_tokens, strict=True)
+        prompts = tuple(
+            prompt._replace(sampling=_of_length(prompt.sampling, number))
+            for prompt, number in pairs
+        )
+        return replace(self, prompts=prompts)
+
+
+class BenchSession:
+    """The job's engine, tokenizer and sample, from `with` to its end.
+
+    Raises what a run would raise before its first row (JobFileError, DataError, EngineError), and
+    DataError where no row looked at is sound.
+    """
+
+    def __init__(self, job: JobConfig, *, num_rows: int) -> None:
+        self.job = job
+        self.clock = engine_clock(job.model)
+        self.engine_start_s = 0.0
+        self._num_rows = num_rows
+        self._engine: Engine | None = None
+        self._tokenizer: Tokenizer | None = None
+        self.workload = Workload((), 0, 0)
+
+    def __enter__(self) -> Self:
+        prepare_environment(self.job.model)  # before anything imports torch
+        self._tokenizer = load_tokenizer(self.job.model, self.job.prompt)
+        began = self.clock.now()
+        self._engine = create_engine(
+            self.job.model,
+            tokenizer=self._tokenizer,
+            sampling=self.job.sampling,
+            clock=self.clock,
+        )
+        self.engine_start_s = self.clock.now() - began
+        try:
+            self.workload = self._sample()
+        except BaseException:
+            self._engine.close()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._engine is not None:
+            self._engine.close()
+
+    @property
+    def engine(self) -> Engine:
+        """The one engine of this session."""
+        if self._engine is None:
+            raise RuntimeError("the session has not been entered")
+        return self._engine
+
+    def _sample(self) -> Workload:
+        job, tokenizer = self.job, self._tokenizer
+        if tokenizer is None:
+            raise RuntimeError("the session has not been entered")
+        shards = find_shards(job.input, exclude=Path(job.output.path))
+        columns = needed_columns(job.prompt, job.sampling, job.where)
+        plan_columns(
+            shards,
+            needed=columns,
+            keep=job.output.keep,
+            generated=generated_names(job.output, job.sampling, job.model),
+            prefix=job.output.prefix,
+            fixed=None,
+        )
+        builder = PromptBuilder(
+            job.prompt,
+            job.sampling,
+            tokenizer,
+            max_model_len=self.engine.info.max_model_len,
+            where=job.where,
+        )
+        sample = take_sample(
+            job, shards, columns, builder, max_rows=ROWS_PER_SAMPLED * self._num_rows
+        )
+        if not sample.prompts:
+            raise DataError(_nothing_to_measure(sample.refusals, job))
+        return Workload(
+            prompts=tuple(spread(sample.prompts, self._num_rows)),
+            num_looked_at=sample.num_rows,
+            num_refused=len(sample.refusals),
+        )
+
+
+def spread(prompts: Sequence[Prompt], num_rows: int) -> list[Prompt]:
+    """`num_rows` of these, evenly spread, in their order; all where there are no more.
+
+    >>> spread([1, 2, 3, 4, 5, 6], 3)
+    [1, 3, 5]
+    """
+    if num_rows >= len(prompts):
+        return list(prompts)
+    return [prompts[index * len(prompts) // num_rows] for index in range(num_rows)]
+
+
+def _nothing_to_measure(refusals: Sequence[Any], job: JobConfig) -> str:
+    if not refusals:
+        return "input.paths: the shards hold no rows, so there is nothing to measure"
+    first = refusals[0]
+    return (
+        f"all {len(refusals):,} rows looked at would be refused, so there is nothing to measure;"
+        f" the first is {first.shard}:{first.row}: {first.error.type}: {first.error.message}."
+        f" `batchgen check {job.name}.yaml` shows more"
+    )
+
+
+def _of_length(sampling: Sampling, num_tokens: int) -> Sampling:
+    values = {
+        **sampling.values,
+        "max_tokens": num_tokens,
+        "min_tokens": num_tokens,
+        "ignore_eos": True,
+        "stop": None,
+    }
+    key = orjson.dumps(values, option=orjson.OPT_NON_STR_KEYS | orjson.OPT_SORT_KEYS)
+    return Sampling(values, blake2b(key, digest_size=16).digest())
