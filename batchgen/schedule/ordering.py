@@ -13,6 +13,7 @@ starves and the parts of at most two blocks are open at once.
 
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from math import inf
 
 from batchgen.records import Prompt, Refusal
 
@@ -45,11 +46,9 @@ class LengthEstimate:
 
     def expect(self, num_prompt_tokens: int, max_tokens: int | None) -> float:
         """Expected output tokens, never above `max_tokens`."""
-        limit = float("inf") if max_tokens is None else float(max_tokens)
+        limit = inf if max_tokens is None else max_tokens
         mean = self._means.get(num_prompt_tokens.bit_length(), self._overall)
-        if mean is None:
-            return limit
-        return min(mean, limit)
+        return limit if mean is None or mean > limit else mean
 
 
 def order_block(items: Iterable[Item], order: str, estimate: LengthEstimate) -> list[Item]:
@@ -62,15 +61,24 @@ def order_block(items: Iterable[Item], order: str, estimate: LengthEstimate) -> 
         else:
             prompts.append(item)
     if order == "longest_first":
-        prompts.sort(key=lambda prompt: _cost(prompt, estimate), reverse=True)
+        prompts.sort(key=_cost_under(estimate), reverse=True)
     elif order == "prefix":
         prompts.sort(key=lambda prompt: tuple(prompt.token_ids))
     return refused + prompts
 
 
-def _cost(prompt: Prompt, estimate: LengthEstimate) -> tuple[float, int]:
-    length = len(prompt.token_ids)
-    return estimate.expect(length, prompt.sampling.max_tokens), length
+def _cost_under(estimate: LengthEstimate) -> Callable[[Prompt], tuple[float, int]]:
+    """Expected output tokens and prompt tokens of a prompt."""
+    limits: dict[int, int | None] = {}
+
+    def cost(prompt: Prompt) -> tuple[float, int]:
+        length, sampling = len(prompt.token_ids), prompt.sampling
+        name = id(sampling)  # the prompts of the block keep theirs alive
+        if name not in limits:
+            limits[name] = sampling.max_tokens
+        return estimate.expect(length, limits[name]), length
+
+    return cost
 
 
 class RowQueue:

@@ -32,6 +32,7 @@ class BatchMeter:
         now: float,
         stats: EngineStats,
         stages: StageSeconds,
+        stops_early: bool = False,
     ) -> None:
         self.run_id = run_id
         self.batch_id = batch_id
@@ -42,6 +43,8 @@ class BatchMeter:
         self._num_prompt_tokens = 0
         self._num_output_tokens = 0
         self._num_cached_tokens: int | None = None
+        self._num_stopped_early = 0 if stops_early else None
+        self._num_saved_tokens_max = 0 if stops_early else None
         self._ttft: list[float] = []
         self._tpot: list[float] = []
         self._latency: list[float] = []
@@ -74,6 +77,11 @@ class BatchMeter:
         tpot_s = token_time(completion)
         if tpot_s is not None:
             self._tpot.append(tpot_s)
+
+    def stopped_early(self, num_saved_tokens_max: int) -> None:
+        """The row that is counted next was stopped early, and saved so many tokens at most."""
+        self._num_stopped_early = (self._num_stopped_early or 0) + 1
+        self._num_saved_tokens_max = (self._num_saved_tokens_max or 0) + num_saved_tokens_max
 
     def look(self, stats: EngineStats) -> None:
         """Note a look at the running engine (peak of the KV cache)."""
@@ -129,12 +137,16 @@ class BatchMeter:
             write_s=stages.write_s - self._stages.write_s,
             rss_bytes=rss_bytes,
             closed_by=closed_by,
+            num_stopped_early=self._num_stopped_early,
+            num_saved_tokens_max=self._num_saved_tokens_max,
         )
 
 
 def token_time(completion: Completion) -> float | None:
     """Seconds of each output token after the first, on average; None for a single token."""
-    steps = max(sample.num_tokens for sample in completion.samples) - 1
+    samples = completion.samples
+    longest = samples[0] if len(samples) == 1 else max(samples, key=lambda s: s.num_tokens)
+    steps = longest.num_tokens - 1
     if steps <= 0 or completion.latency_s is None or completion.ttft_s is None:
         return None
     return (completion.latency_s - completion.ttft_s) / steps
