@@ -10,16 +10,19 @@ TORCH_CPU_INDEX ?= https://download.pytorch.org/whl/cpu
 BIN    = $(VENV)/bin
 PIP    = $(BIN)/pip install --quiet --disable-pip-version-check
 MODEL  = models/smollm2-135m
+# An interpreter that has Ray, for two benchmarks; benchmarks/README.md says how to make one.
+WITH_RAY = $(if $(RAY_PYTHON),--ray-python $(RAY_PYTHON))
 
 export HF_HUB_OFFLINE = 1
 export VLLM_NO_USAGE_STATS = 1
 
 .DEFAULT_GOAL := help
 .PHONY: help install demo model test test-quick test-cpu test-gpu lint format docs check clean \
-  bench-batch bench-feeds bench-sizes bench-sharing bench-harness bench-kills bench-fuzz
+  bench-batch bench-feeds bench-sizes bench-sharing bench-tune bench-harness bench-kills bench-fuzz \
+  bench-others bench-run-batch bench-ray-llm bench-100k
 
 help:  ## this list
-	@awk -F ':.*## ' '/^[a-z0-9%-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9%-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 $(VENV)/.installed: $(LOCK) pyproject.toml
 	@echo "installing batchgen with the CPU build of vLLM into $(VENV) (about two minutes, 3 GB)"
@@ -85,8 +88,23 @@ bench-sizes: install model  ## does batch.size matter in the continuous feed?
 bench-sharing: install model  ## order: prefix, and dedupe
 	$(BIN)/python benchmarks/sharing.py
 
+bench-tune: install model  ## what tune recommends against a full grid
+	$(BIN)/python benchmarks/tune.py
+
 bench-harness: install  ## what batchgen itself costs a row; memory; a run without news
-	$(BIN)/python benchmarks/harness.py --memory-rows 1000000 --resume
+	$(BIN)/python benchmarks/harness.py --only batchgen --memory-rows 1000000 --resume
+
+bench-others: install model  ## the same of run-batch and Ray Data; RAY_PYTHON=/path/to/python
+	$(BIN)/python benchmarks/harness.py --rows 50000 --memory-rows 200000 $(WITH_RAY)
+
+bench-run-batch: install model  ## a whole run against vLLM's run-batch
+	$(BIN)/python benchmarks/run_batch.py
+
+bench-ray-llm: install model  ## a whole run against Ray Data LLM; RAY_PYTHON=/path/to/python
+	$(BIN)/python benchmarks/ray_llm.py $(WITH_RAY)
+
+bench-100k: install model  ## 100,000 real documents through vLLM, killed once and resumed
+	$(BIN)/python benchmarks/corpus_100k.py
 
 bench-kills: install  ## 200 runs killed at random moments
 	$(BIN)/python benchmarks/random_kills.py

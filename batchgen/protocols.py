@@ -100,6 +100,14 @@ class Engine(Protocol):
         """
         ...
 
+    def progress(self, request_id: str) -> Completion | None:
+        """What `abort` would hand over for this request now; it goes on. Cheap, some 5 µs.
+
+        Log probabilities are left out, reasoning is not split off, and text that may turn out to
+        be the start of a stop text is held back. None: no token yet, finished, or unknown.
+        """
+        ...
+
     def stats(self) -> EngineStats:
         """A cheap look inside (well under a millisecond)."""
         ...

@@ -36,6 +36,9 @@ RETRYABLE: Final = frozenset({"engine_error", "timeout"})
 
 FINISH_REASONS: Final = ("stop", "length", "abort", "repetition")
 
+STOP_RULES: Final = ("pattern", "max_seconds", "repetition")
+"""Rules of `stop_early`, as `stopped_by` of a row that one of them has stopped names them."""
+
 
 class RowKey(NamedTuple):
     """The identity of a row."""
@@ -224,6 +227,8 @@ class Completion(NamedTuple):
     finished_at: float | None = None
     """Engine clock; only differences between completions of one engine mean something."""
     error: RowError | None = None
+    stopped_by: str | None = None
+    """One of `STOP_RULES`, where the request was taken back from the engine because of it."""
 
 
 class FinishedRow(NamedTuple):
@@ -253,6 +258,7 @@ class FinishedRow(NamedTuple):
     reasoning: Any = None
     logprobs: Any = None
     json_valid: Any = None
+    stopped_by: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,6 +282,7 @@ class EngineStats:
     """A look at a running engine; counters run since its start. None: it does not tell."""
 
     num_running: int | None = None
+    """Sequences in the last step, those that it finished included."""
     num_waiting: int | None = None
     kv_cache_usage: float | None = None
     """Share of KV blocks in use, 0 to 1."""
@@ -283,3 +290,5 @@ class EngineStats:
     num_prompt_tokens: int | None = None
     """Prompt tokens taken in since the start, cached ones included."""
     num_output_tokens: int | None = None
+    num_cached_tokens: int | None = None
+    """Of `num_prompt_tokens`, those that the prefix cache spared."""

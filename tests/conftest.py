@@ -12,6 +12,8 @@ from hypothesis import settings
 # No deadline: the machine may be busy. In CI the same examples each time.
 settings.register_profile("batchgen", deadline=None, derandomize=bool(os.environ.get("CI")))
 settings.load_profile("batchgen")
+# Drawing plots after each of the runs that tests make would take longer than the tests.
+os.environ["BATCHGEN_NO_REPORT"] = "1"
 
 Rows = Sequence[Mapping[str, Any]]
 

@@ -1,14 +1,16 @@
-"""Writes the pages of docs/ that follow from the program: job-file.md and cli.md.
+"""Writes what follows from the program: docs/job-file.md, docs/cli.md, the schema of the job file.
 
 python tools/make_docs.py            write them
 python tools/make_docs.py --check    say which ones are not current, and exit 1
 """
 
+import json
 import sys
 from pathlib import Path
 
 from batchgen.cli.reference import cli_markdown
 from batchgen.config.reference import job_file_markdown
+from batchgen.config.schema import SCHEMA_FILE, job_schema
 
 DOCS = Path(__file__).parents[1] / "docs"
 
@@ -18,6 +20,7 @@ def pages() -> dict[Path, str]:
     return {
         DOCS / "cli.md": cli_markdown(),
         DOCS / "job-file.md": job_file_markdown(),
+        SCHEMA_FILE: json.dumps(job_schema(), indent=2, ensure_ascii=True) + "\n",
     }
 
 

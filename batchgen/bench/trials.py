@@ -2,20 +2,30 @@
 
 A trial uses the feeds of a run, so what it measures is what a run does, less reading and writing.
 It starts with an empty prefix cache and ends when the last row has finished. Rates are per second
-of `wall_s`. Latencies run from the moment at which a row came into the engine's queue: in
-`generate` that is the start of its call, in `continuous` its entry into the window.
+of `wall_s`.
+
+Latencies begin when a row comes into the engine's queue: at the start of its call in `generate`, at
+its entry into the window in `continuous`, and at its arrival where arrivals are replayed
+(`dynamic.py`). They end when the caller has the row: a call hands over all of its rows when the
+last of them has finished. The time of the first token is the engine's own.
 """
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
 from batchgen.bench.workload import Workload
 from batchgen.errors import DataError
 from batchgen.protocols import Engine
 from batchgen.records import Completion, EngineStats, Prompt, Refusal
-from batchgen.schedule.feeds import InFlight, feed_continuous, feed_generate, feed_sequential
+from batchgen.schedule.feeds import (
+    InFlight,
+    Rows,
+    feed_continuous,
+    feed_generate,
+    feed_sequential,
+)
 from batchgen.stats.meter import percentiles, token_time
 from batchgen.stats.occupancy import Occupancy
 
@@ -23,12 +33,30 @@ STATS_PERIOD_S: Final = 0.05
 """Looks at the engine's gauges are at least so far apart: one costs some microseconds."""
 
 
+class Arrivals(Rows, Protocol):
+    """Rows that come in at moments of their own, as requests to a server do."""
+
+    @property
+    def waited_s(self) -> float:
+        """Seconds spent waiting for rows so far, with nothing in the engine."""
+        ...
+
+    def arrived_at(self, prompt: Prompt) -> float:
+        """When a row came in, on the engine's clock."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """One row of a trial: its first sample and its times, in seconds of the engine's clock."""
+    """One row of a trial, with its times as the caller sees them. None: the engine does not tell.
+
+    The completion's own times are those inside the engine.
+    """
 
     prompt: Prompt
     completion: Completion
+    ttft_s: float | None = None
+    latency_s: float | None = None
 
     @property
     def text(self) -> str | None:
@@ -77,33 +105,35 @@ class Trial:
 
 def run_sequential(engine: Engine, workload: Workload) -> Trial:
     """One call of the engine's batch API for each row."""
-    return _measured("sequential", 1, engine, workload)
+    return measure("sequential", 1, engine, workload)
 
 
 def run_generate(engine: Engine, workload: Workload, batch_size: int) -> Trial:
     """One call of the engine's batch API for each `batch_size` rows."""
-    return _measured("generate", batch_size, engine, workload)
+    return measure("generate", batch_size, engine, workload)
 
 
 def run_continuous(engine: Engine, workload: Workload, window: int) -> Trial:
     """At most `window` rows in flight; a row that finishes makes room for the next one."""
-    return _measured("continuous", window, engine, workload)
+    return measure("continuous", window, engine, workload)
 
 
-def _measured(way: str, size: int, engine: Engine, workload: Workload) -> Trial:
+def measure(
+    way: str, size: int, engine: Engine, workload: Workload, *, arrivals: Arrivals | None = None
+) -> Trial:
+    """All rows of the workload in this way, `size` of them a call or in flight.
+
+    With `arrivals` the rows come from there, at their moments, instead of all at once.
+    """
     engine.reset_prefix_cache()
-    slots = min(size, engine.info.max_num_seqs)
-    rows, sink, in_flight, stop = (
-        _Rows(workload.prompts),
-        TrialSink(engine, slots),
-        InFlight(),
-        _Go(),
-    )
+    sink = TrialSink(engine, min(size, engine.info.max_num_seqs), arrivals)
+    rows: Rows = arrivals or _Rows(workload.prompts)
+    in_flight, stop = InFlight(), _Go()
     before, steps_before, began = engine.stats(), engine.num_steps, engine.clock.now()
     match way:
         case "sequential":
             feed_sequential(rows, engine, sink, stop, in_flight)
-        case "generate":
+        case "generate" | "dynamic":
             feed_generate(rows, engine, sink, stop, in_flight, batch_size=size)
         case _:
             feed_continuous(rows, engine, sink, stop, in_flight, window=size)
@@ -135,8 +165,8 @@ def trial_of(
     num_prompt_tokens = sum(len(row.prompt.token_ids) for row in good)
     num_output_tokens = sum(row.num_output_tokens for row in good)
     cached = [c.num_cached_tokens for c in completions if c.num_cached_tokens is not None]
-    ttft = percentiles([c.ttft_s for c in completions if c.ttft_s is not None])
-    latency = percentiles([c.latency_s for c in completions if c.latency_s is not None])
+    ttft = percentiles([row.ttft_s for row in good if row.ttft_s is not None])
+    latency = percentiles([row.latency_s for row in good if row.latency_s is not None])
     tpot = percentiles([t for c in completions if (t := token_time(c)) is not None])
     after = sink.engine.stats()
     return Trial(
@@ -170,11 +200,14 @@ def trial_of(
 class TrialSink:
     """Takes what a feed finishes, and watches the engine meanwhile."""
 
-    def __init__(self, engine: Engine, slots: int) -> None:
+    def __init__(self, engine: Engine, slots: int, arrivals: Arrivals | None = None) -> None:
         self.engine = engine
         self.occupancy = Occupancy(slots)
         self.finished: dict[tuple[str, int], Finished] = {}
         self.kv_cache_usage_max: float | None = None
+        self._arrivals = arrivals
+        self._waited_s = 0.0
+        self._call_ended_at: float | None = None
         self._looked_at = engine.clock.now()
 
     @property
@@ -200,13 +233,30 @@ class TrialSink:
 
     def complete(self, prompt: Prompt, completion: Completion) -> None:
         """Keep it."""
-        self.finished[prompt.key] = Finished(prompt, completion)
+        ttft_s, latency_s = self._times(prompt, completion)
+        self.finished[prompt.key] = Finished(prompt, completion, ttft_s, latency_s)
+
+    def _times(self, prompt: Prompt, completion: Completion) -> tuple[float | None, float | None]:
+        """First token and whole row, as the caller sees them."""
+        ttft_s, latency_s = completion.ttft_s, completion.latency_s
+        held_s = 0.0
+        if self._call_ended_at is not None and completion.finished_at is not None:
+            held_s = self._call_ended_at - completion.finished_at
+        if self._arrivals is None:
+            return ttft_s, None if latency_s is None else latency_s + held_s
+        seen_s = self.engine.clock.now() - self._arrivals.arrived_at(prompt)
+        if ttft_s is not None and latency_s is not None:
+            ttft_s += max(0.0, seen_s - latency_s - held_s)
+        return ttft_s, seen_s
 
     def stale(self, completion: Completion) -> None:
         """Nobody waits for it."""
 
     def occupied(self, seconds: float, num_running: int, num_waiting: int) -> None:
         """The engine has worked `seconds` with so many rows decoding and waiting."""
+        if self._arrivals is not None:
+            waited_s = self._arrivals.waited_s
+            seconds, self._waited_s = seconds - (waited_s - self._waited_s), waited_s
         self.occupancy.add(seconds, num_running, num_waiting)
         now = self.engine.clock.now()
         if now - self._looked_at >= STATS_PERIOD_S:
@@ -217,11 +267,13 @@ class TrialSink:
 
     def called(self, completions: list[Completion]) -> None:
         """One call has ended; the engine's time stamps tell how full it was."""
-        self.occupancy.add_call(
+        spans = [
             (completion.scheduled_at, completion.finished_at)
             for completion in completions
             if completion.scheduled_at is not None and completion.finished_at is not None
-        )
+        ]
+        self._call_ended_at = max((end for _, end in spans), default=None)
+        self.occupancy.add_call(spans)
 
     def end_batch(self) -> None:
         """A trial has no batches of its own."""

@@ -6,7 +6,7 @@ fast because its completions happened to be short. The sample is spread evenly o
 at, which are the first ones of up to sixteen shards.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from hashlib import blake2b
 from pathlib import Path
@@ -22,11 +22,13 @@ from batchgen.corpus.shards import find_shards
 from batchgen.corpus.tokenizing import load_tokenizer
 from batchgen.engine.factory import create_engine, engine_clock, prepare_environment
 from batchgen.errors import DataError
-from batchgen.output.columns import generated_names
 from batchgen.protocols import Engine, Tokenizer
-from batchgen.records import Prompt, Sampling
+from batchgen.records import EngineInfo, Prompt, Sampling, Shard
+from batchgen.run.planning import added_names
 from batchgen.run.row_sample import take_sample
 
+STRUCTURED: Final = ("json_schema", "structured_outputs")
+"""Sampling values that give a completion its form, and with it its end."""
 ROWS_PER_SAMPLED: Final = 4
 """Rows looked at for each one that is taken."""
 
@@ -49,11 +51,16 @@ class Workload:
         """The first so many rows of it."""
         return replace(self, prompts=self.prompts[:num_rows])
 
+    def spread(self, num_rows: int) -> "Workload":
+        """So many rows of it, evenly spread."""
+        return replace(self, prompts=tuple(spread(self.prompts, num_rows)))
+
     def pinned(self, num_output_tokens: Sequence[int]) -> "Workload":
-        """The same prompts, each with a completion of exactly so many tokens.
+        """The same prompts, each with a completion (or `n` of them) of exactly so many tokens.
 
         `max_tokens` and `min_tokens` are set and `ignore_eos`; stop texts no longer end a
-        completion. Every trial over it decodes the same number of tokens in each row.
+        completion, nor does a JSON schema or grammar, which is dropped. Every trial over it
+        decodes the same number of tokens in each row.
         """
         pairs = zip(self.prompts, num_output_tokens, strict=True)
         prompts = tuple(
@@ -67,10 +74,11 @@ class BenchSession:
     """The job's engine, tokenizer and sample, from `with` to its end.
 
     Raises what a run would raise before its first row (JobFileError, DataError, EngineError), and
-    DataError where no row looked at is sound.
+    DataError where no row looked at is sound. `num_rows` is the size of the sample, or what gives
+    it once the engine has told its slots.
     """
 
-    def __init__(self, job: JobConfig, *, num_rows: int) -> None:
+    def __init__(self, job: JobConfig, *, num_rows: int | Callable[[EngineInfo], int]) -> None:
         self.job = job
         self.clock = engine_clock(job.model)
         self.engine_start_s = 0.0
@@ -80,6 +88,7 @@ class BenchSession:
         self.workload = Workload((), 0, 0)
 
     def __enter__(self) -> Self:
+        shards, columns = self._inputs()
         prepare_environment(self.job.model)  # before anything imports torch
         self._tokenizer = load_tokenizer(self.job.model, self.job.prompt)
         began = self.clock.now()
@@ -91,7 +100,7 @@ class BenchSession:
         )
         self.engine_start_s = self.clock.now() - began
         try:
-            self.workload = self._sample()
+            self.workload = self._sample(shards, columns)
         except BaseException:
             self._engine.close()
             raise
@@ -113,37 +122,52 @@ class BenchSession:
             raise RuntimeError("the session has not been entered")
         return self._engine
 
-    def _sample(self) -> Workload:
-        job, tokenizer = self.job, self._tokenizer
-        if tokenizer is None:
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The job's tokenizer."""
+        if self._tokenizer is None:
             raise RuntimeError("the session has not been entered")
+        return self._tokenizer
+
+    def _inputs(self) -> tuple[list[Shard], Sequence[str]]:
+        """Shards, and the columns that the job needs: what can fail before an engine starts."""
+        job = self.job
         shards = find_shards(job.input, exclude=Path(job.output.path))
         columns = needed_columns(job.prompt, job.sampling, job.where)
         plan_columns(
             shards,
             needed=columns,
             keep=job.output.keep,
-            generated=generated_names(job.output, job.sampling, job.model),
+            generated=added_names(job),
             prefix=job.output.prefix,
             fixed=None,
         )
+        return shards, columns
+
+    def _sample(self, shards: Sequence[Shard], columns: Sequence[str]) -> Workload:
+        job, info, num_rows = self.job, self.engine.info, self._num_rows
+        if not isinstance(num_rows, int):
+            num_rows = num_rows(info)
         builder = PromptBuilder(
             job.prompt,
             job.sampling,
-            tokenizer,
-            max_model_len=self.engine.info.max_model_len,
+            self.tokenizer,
+            max_model_len=info.max_model_len,
             where=job.where,
         )
-        sample = take_sample(
-            job, shards, columns, builder, max_rows=ROWS_PER_SAMPLED * self._num_rows
-        )
+        sample = take_sample(job, shards, columns, builder, max_rows=ROWS_PER_SAMPLED * num_rows)
         if not sample.prompts:
             raise DataError(_nothing_to_measure(sample.refusals, job))
         return Workload(
-            prompts=tuple(spread(sample.prompts, self._num_rows)),
+            prompts=tuple(spread(sample.prompts, num_rows)),
             num_looked_at=sample.num_rows,
             num_refused=len(sample.refusals),
         )
+
+
+def is_structured(prompt: Prompt) -> bool:
+    """Whether a JSON schema or grammar decides where the completion ends."""
+    return any(prompt.sampling.values.get(name) is not None for name in STRUCTURED)
 
 
 def spread(prompts: Sequence[Prompt], num_rows: int) -> list[Prompt]:
@@ -175,6 +199,8 @@ def _of_length(sampling: Sampling, num_tokens: int) -> Sampling:
         "min_tokens": num_tokens,
         "ignore_eos": True,
         "stop": None,
+        "stop_token_ids": None,
+        **dict.fromkeys(STRUCTURED),
     }
     key = orjson.dumps(values, option=orjson.OPT_NON_STR_KEYS | orjson.OPT_SORT_KEYS)
     return Sampling(values, blake2b(key, digest_size=16).digest())

@@ -16,8 +16,22 @@ import typer
 from typer.core import TyperGroup
 
 import batchgen
-from batchgen.cli import check, doctor, init, run, schema, status, verify
+from batchgen.cli import (
+    check,
+    compare,
+    doctor,
+    init,
+    plan,
+    preview,
+    report,
+    run,
+    schema,
+    status,
+    tune,
+    verify,
+)
 from batchgen.cli.output import Output, StdoutLost
+from batchgen.config.masking import masked
 from batchgen.errors import BatchgenError
 
 CLOSED_PIPE: Final = 141
@@ -71,7 +85,7 @@ def _told(exc: Exception, problems: Sequence[str], exit_code: int, output: Outpu
         output.error(problem)
     _show_traceback(exc, output)
     if output.as_json:
-        output.json({"error": problems, "exit_code": exit_code})
+        output.json({"error": masked(list(problems)), "exit_code": exit_code})
     return typer.Exit(exit_code)
 
 
@@ -125,8 +139,13 @@ def batchgen_options(
 
 app.command("init", epilog=init.EPILOG)(init.init)
 app.command("check", epilog=check.EPILOG)(check.check)
+app.command("plan", epilog=plan.EPILOG)(plan.plan)
+app.command("preview", epilog=preview.EPILOG)(preview.preview)
 app.command("run", cls=run.RunCommand, epilog=run.EPILOG)(run.run)
+app.command("compare", epilog=compare.EPILOG)(compare.compare)
+app.command("tune", epilog=tune.EPILOG)(tune.tune)
 app.command("status", epilog=status.EPILOG)(status.status)
+app.command("report", epilog=report.EPILOG)(report.report)
 app.command("verify", epilog=verify.EPILOG)(verify.verify)
 app.command("doctor", epilog=doctor.EPILOG)(doctor.doctor)
 app.command("schema", epilog=schema.EPILOG)(schema.schema)

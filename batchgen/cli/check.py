@@ -1,14 +1,15 @@
 """`batchgen check`: everything that can be known without generating."""
 
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
 from batchgen.cli.options import AsJson, JobPath, Overrides, output_of
 from batchgen.cli.output import Output, shortened
+from batchgen.config.masking import masked_override
 from batchgen.errors import ResumeMismatch
 
 if TYPE_CHECKING:
@@ -63,7 +64,8 @@ def check(
         raise typer.Exit(ResumeMismatch.exit_code)
     if as_json or (report.num_sampled and report.num_refused == report.num_sampled):
         return
-    again = shlex.join(word for override in overrides or () for word in ("-s", override))
+    shown = map(masked_override, overrides or ())
+    again = shlex.join(word for override in shown for word in ("-s", override))
     output.line(f"the job can run: batchgen run {job} {again}".rstrip())
 
 
@@ -95,6 +97,8 @@ def _overview(report: "CheckReport") -> Iterator[tuple[str, str]]:
     yield "kept", ", ".join(report.kept_columns) or "none"
     limit = "not known yet" if report.max_model_len is None else f"{report.max_model_len:,} tokens"
     yield "model length", limit
+    if report.stop_early:
+        yield "stop early", stop_rules(report.stop_early)
     if report.num_schemas:
         schemas = f"{report.num_schemas:,} in the sample are valid JSON schemas"
         yield "schemas", f"{schemas}; the engine, which is not asked here, may refuse more"
@@ -111,6 +115,20 @@ def _overview(report: "CheckReport") -> Iterator[tuple[str, str]]:
     else:
         size_text = f"roughly {_mb(report.estimated_output_bytes)} at most"
         yield "output", f"{report.output_path}, {size_text}, {free}"
+
+
+def stop_rules(rules: Mapping[str, Any]) -> str:
+    """The rules of `stop_early` in words.
+
+    >>> stop_rules({"pattern": "END", "max_seconds": 30.0})
+    "where 'END' is found, after 30 s"
+    """
+    words = {
+        "pattern": "where {0!r} is found",
+        "max_seconds": "after {0:g} s",
+        "repetition": "where {0[min_count]} or more repetitions stand in a row",
+    }
+    return ", ".join(words[rule].format(value) for rule, value in rules.items())
 
 
 def _prompt_lines(prompt: "PromptLook") -> Iterator[str]:

@@ -1,7 +1,7 @@
 """`batchgen doctor`: is everything here, and what would batchgen choose on this machine?"""
 
 from dataclasses import asdict
-from typing import Final
+from typing import Annotated, Final
 
 import typer
 
@@ -11,21 +11,33 @@ from batchgen.errors import EngineNotInstalled
 EPILOG: Final = """\b
 Examples:
   batchgen doctor
+  batchgen doctor --measure
   batchgen doctor --json
 """
 
 
-def doctor(ctx: typer.Context, as_json: AsJson = False) -> None:
+def doctor(
+    ctx: typer.Context,
+    with_rates: Annotated[
+        bool,
+        typer.Option(
+            "--measure",
+            help="Also measure the matrix and the memory rate of this machine (ten seconds).",
+        ),
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
     """Show what this machine has and lacks.
 
     Versions, device, memory, the engine settings that batchgen would choose here, and for
     everything that is missing the command that mends it.
     """
-    from batchgen.run.doctor import examine
+    from batchgen.run.doctor import examine, measure
 
     output = output_of(ctx)
     output.set_mode(as_json=as_json)
-    findings = examine()
+    measured = measure() if with_rates else None
+    findings = examine(rates=measured)
     output.table(
         ("", "what", "found"),
         ((finding.status, finding.name, finding.value) for finding in findings),
@@ -38,6 +50,13 @@ def doctor(ctx: typer.Context, as_json: AsJson = False) -> None:
         output.text(f"  {finding.name}: {finding.remedy}")
     is_ready = all(finding.status != "missing" for finding in findings)
     if as_json:
-        output.json({"ready": is_ready, "findings": [asdict(finding) for finding in findings]})
+        rates = measured.rates if measured else None
+        output.json(
+            {
+                "ready": is_ready,
+                "findings": [asdict(finding) for finding in findings],
+                "rates": None if rates is None else asdict(rates),
+            }
+        )
     if not is_ready:
         raise typer.Exit(EngineNotInstalled.exit_code)

@@ -1,48 +1,33 @@
 """The only printer of the program.
 
 stdout carries data: the answer of a command, as text or as one JSON object on the last line.
-stderr carries everything else. Documents and model outputs are hostile text: a control character
-in one of them could move the cursor, retitle the window or hide what stands before it, so all
-that is printed passes `printable` first, and color is added only after it.
+stderr carries everything else, without secrets. Documents and model outputs are hostile text: a
+control character in one of them could move the cursor, retitle the window or hide what stands
+before it, so all that is printed passes `printable` first, and color is added only after it.
 """
 
 import contextlib
 import json
 import logging
 import os
-import re
+import shutil
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import UTC, datetime
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from errno import EPIPE
 from pathlib import Path
-from typing import Any, Final, TextIO
+from typing import TYPE_CHECKING, Any, Final, TextIO
 
-_HIDDEN: Final = re.compile(
-    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ud800-\udfff]"
-)
+from batchgen.config.masking import masked
+from batchgen.monitor.console import json_line
+from batchgen.monitor.printable import printable as printable
+from batchgen.monitor.printable import shortened as shortened
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
 _RESET: Final = "\x1b[0m"
 _COLORS: Final = {"error": "\x1b[31m", "warning": "\x1b[33m"}
-
-
-def printable(text: str) -> str:
-    """`text` with characters that a terminal would obey, or not show, written as escapes.
-
-    Line feeds and tabs stay.
-
-    >>> printable("a\\x1b[2Jb")
-    'a\\\\x1b[2Jb'
-    """
-    return _HIDDEN.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
-
-
-def shortened(text: str, max_chars: int = 300) -> str:
-    """One line of at most about `max_chars` characters; the middle is left out and counted."""
-    line = text.replace("\n", "\\n")
-    if len(line) <= max_chars:
-        return line
-    head, tail = max_chars * 2 // 3, max_chars // 3
-    return f"{line[:head]} [... {len(line) - head - tail:,} characters ...] {line[-tail:]}"
 
 
 class StdoutLost(Exception):
@@ -65,6 +50,7 @@ class Output:
         self.as_json = False
         self.quiet = False
         self.log_format = "text"
+        self.run_id: str | None = None
         is_dumb = os.environ.get("TERM") == "dumb"
         self.is_terminal = self.stream.isatty() and not is_dumb
         self._draws_tables = self.data.isatty() and not is_dumb
@@ -88,6 +74,11 @@ class Output:
         """Data for people, on stdout; nothing where the answer is JSON."""
         if not self.as_json:
             self._answer(printable(text) + "\n")
+
+    def piece(self, text: str) -> None:
+        """Data for people that comes bit by bit, on stdout, without a line end of its own."""
+        if text and not self.as_json:
+            self._answer(printable(text))
 
     def raw(self, text: str) -> None:
         """Data that is a file's content (a schema, a job file), on stdout, as it is."""
@@ -116,8 +107,59 @@ class Output:
 
     def _draw(self, heads: Sequence[str] | None, rows: Iterable[Sequence[str]]) -> None:
         """The same on a terminal: ruled, and folded where the window is narrow."""
-        from rich import box
+        self._terminal().print(self._table(heads, rows))
+
+    @property
+    def can_redraw(self) -> bool:
+        """Whether answers go to a terminal that can replace what it shows, and are not JSON."""
+        return self._draws_tables and not self.as_json
+
+    @contextlib.contextmanager
+    def redrawn(self) -> Iterator[Callable[[Iterable[tuple[str, str]]], None]]:
+        """Fields that replace each other on a terminal until the block ends; the last ones stay."""
+        from rich.live import Live
+
+        with Live(console=self._terminal(), auto_refresh=False) as live:
+            yield lambda pairs: live.update(self._table(None, pairs), refresh=True)
+
+    @property
+    def num_columns(self) -> int:
+        """Characters in a line of the terminal."""
+        return shutil.get_terminal_size().columns
+
+    @contextlib.contextmanager
+    def columns_redrawn(self, heads: Sequence[str]) -> Iterator[Callable[[Sequence[str]], None]]:
+        """Texts side by side on a terminal, replaced until the block ends; the last ones stay.
+
+        Meanwhile the ends of texts that are longer than the window is high are shown.
+        """
+        from rich.live import Live
+
+        terminal = self._terminal()
+        texts: list[str] = []
+
+        def draw(now: Sequence[str]) -> None:
+            texts[:] = now
+            live.update(_side_by_side(terminal, heads, texts, fits_window=True), refresh=True)
+
+        try:
+            with Live(console=terminal, auto_refresh=False, transient=True) as live:
+                yield draw
+        finally:
+            terminal.print(_side_by_side(terminal, heads, texts, fits_window=False))
+
+    def _terminal(self) -> "Console":
         from rich.console import Console
+
+        return Console(
+            file=self.data,
+            markup=False,
+            highlight=False,
+            color_system="auto" if self._may_style else None,
+        )
+
+    def _table(self, heads: Sequence[str] | None, rows: Iterable[Sequence[str]]) -> "Table":
+        from rich import box
         from rich.table import Table
         from rich.text import Text
 
@@ -128,12 +170,7 @@ class Output:
             table.add_column(heads[column] if heads else "", style=style, overflow="fold")
         for row in cells:
             table.add_row(*row)
-        Console(
-            file=self.data,
-            markup=False,
-            highlight=False,
-            color_system="auto" if self._may_style else None,
-        ).print(table)
+        return table
 
     def json(self, answer: Mapping[str, Any]) -> None:
         """The answer as one object on one line of stdout; ASCII, so that nothing is obeyed."""
@@ -178,11 +215,9 @@ class Output:
         self, level: str, message: str, line: str, fields: Mapping[str, object] | None = None
     ) -> None:
         if self.log_format == "json":
-            moment = datetime.now(UTC).isoformat(timespec="seconds")
-            entry = {"time": moment, "level": level, "message": message, **(fields or {})}
-            self._write(json.dumps(entry, default=str))
+            self._write(json_line(level, message, self.run_id, fields=fields))
             return
-        line = printable(line)
+        line = printable(masked(line))
         if self._has_color and level in _COLORS:
             head, rest = line.split(":", 1)
             line = f"{_COLORS[level]}{head}:{_RESET}{rest}"
@@ -194,6 +229,26 @@ class Output:
         else:
             self.stream.write(line + "\n")
             self.stream.flush()
+
+
+def _side_by_side(
+    terminal: "Console", heads: Sequence[str], texts: Sequence[str], *, fits_window: bool
+) -> "Table":
+    """Columns of equal width; `fits_window`: no more of each text than its last lines."""
+    from rich.table import Table
+    from rich.text import Text
+
+    padding = 2
+    width = max(1, (terminal.width - padding * (len(heads) - 1)) // max(1, len(heads)))
+    height = max(1, terminal.height - 3)
+    table = Table(box=None, padding=(0, padding, 0, 0), pad_edge=False)
+    cells = []
+    for head, text in zip(heads, texts, strict=True):
+        table.add_column(Text(printable(head)), width=width, overflow="fold")
+        lines = Text(printable(text)).wrap(terminal, width)
+        cells.append(Text("\n").join(lines[-height:] if fits_window else lines))
+    table.add_row(*cells)
+    return table
 
 
 def _nowhere() -> TextIO:

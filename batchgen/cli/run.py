@@ -1,6 +1,7 @@
 """`batchgen run`: the job; resumes by itself."""
 
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
@@ -8,6 +9,7 @@ from typer.core import TyperCommand
 
 from batchgen.cli.options import AsJson, JobPath, LogFormat, Overrides, Quiet, output_of
 from batchgen.cli.output import Output, shortened
+from batchgen.cli.report import write_after_run
 from batchgen.errors import ErrorBudgetExceeded, UsageError
 from batchgen.records import RETRYABLE
 
@@ -130,6 +132,12 @@ def run(
             show_default=False,
         ),
     ] = None,
+    no_report: Annotated[
+        bool,
+        typer.Option(
+            "--no-report", envvar="BATCHGEN_NO_REPORT", help="Write no report.html at the end."
+        ),
+    ] = False,
     as_json: AsJson = False,
     quiet: Quiet = False,
     log_format: LogFormat = "text",
@@ -159,6 +167,8 @@ def run(
 
     summary = run_job(loaded, options, console=output)
     show_summary(summary, output)
+    if not no_report:
+        write_after_run(Path(summary.output_path), output, nothing_new=summary.nothing_new)
     if summary.exit_code in ORDERLY_ENDS:
         output.line(reason(summary, str(job)))
     elif summary.exit_code:
@@ -169,7 +179,7 @@ def run(
 def show_summary(summary: "RunSummary", output: Output) -> None:
     """The answer of `run`: one JSON object, or some lines for people."""
     if output.as_json:
-        output.json({name: getattr(summary, name) for name in summary.__dataclass_fields__})
+        output.json(summary.to_dict())
     elif not output.quiet:
         output.fields(summary_fields(summary))
         for sample in summary.samples:
@@ -189,6 +199,8 @@ def summary_fields(summary: "RunSummary") -> Iterator[tuple[str, str]]:
         yield "copies", f"{summary.num_duplicates:,} rows have an equal prompt's completion"
     if summary.num_cut:
         yield "cut", f"{summary.num_cut:,} rows reached their token limit"
+    if summary.stopped_early:
+        yield "early", _stopped_early(summary.stopped_early, summary.num_saved_tokens_max)
     if summary.num_invalid_json is not None:
         yield "json", f"{summary.num_invalid_json:,} outputs are not valid JSON"
     if summary.blank_lines or summary.skipped_lines:
@@ -200,6 +212,10 @@ def summary_fields(summary: "RunSummary") -> Iterator[tuple[str, str]]:
         return
     yield "this run", _speed(summary)
     yield "tokens", _tokens(summary)
+    if summary.roofline_s is not None:
+        yield "roofline", _roofline(summary)
+    if summary.diagnosis:
+        yield "limit", _limit(summary.diagnosis[0])
     if summary.engine_restarts:
         yield "restarts", f"the engine was restarted {summary.engine_restarts} times"
     if summary.phases:
@@ -239,6 +255,11 @@ def _failures(summary: "RunSummary") -> str:
     return f"{share} ({counted(summary.failed_by_type)})"
 
 
+def _stopped_early(rules: Mapping[str, int], saved: int | None) -> str:
+    tokens = "" if saved is None else f", at most {saved:,} tokens saved"
+    return f"{sum(rules.values()):,} rows stopped early ({counted(rules)}){tokens}"
+
+
 def _speed(summary: "RunSummary") -> str:
     line = f"{summary.rows_this_run:,} rows in {summary.generate_s:.1f} s"
     if summary.rows_per_s is None or summary.output_tokens_per_s is None:
@@ -249,6 +270,20 @@ def _speed(summary: "RunSummary") -> str:
     if summary.total_tokens_per_s is not None:
         line += f", {summary.total_tokens_per_s:,.0f} tokens/s in all"
     return line
+
+
+def _roofline(summary: "RunSummary") -> str:
+    return (
+        f"at least {summary.roofline_s:.1f} s for this work on this machine"
+        f" ({summary.roofline_source}), took {summary.generate_s:.1f} s:"
+        f" {summary.roofline_fraction:.2f} of the roofline"
+    )
+
+
+def _limit(verdict: Mapping[str, Any]) -> str:
+    """The most important verdict of the diagnosis in one line."""
+    share = "" if verdict["share"] is None else f", {verdict['share']:.0%} of the time"
+    return f"{verdict['summary']}{share} ({verdict['evidence']}); {verdict['remedy']}"
 
 
 def _tokens(summary: "RunSummary") -> str:

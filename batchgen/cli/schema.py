@@ -1,11 +1,15 @@
 """`batchgen schema`: the JSON schema of the job file."""
 
+from pathlib import Path
 from typing import Final
 
 import typer
 
+import batchgen
 from batchgen.cli.options import output_of
 
+SCHEMA: Final = Path(batchgen.__file__).parent / "config" / "tables" / "job.schema.json"
+"""What `config/schema.py` makes of the models; importing these would take longer than reading."""
 EPILOG: Final = """\b
 Examples:
   batchgen schema > batchgen.schema.json
@@ -22,8 +26,4 @@ def schema(ctx: typer.Context) -> None:
 
     Editors make completion and hover texts of it.
     """
-    import json
-
-    from batchgen.config.schema import job_schema
-
-    output_of(ctx).raw(json.dumps(job_schema(), indent=2, ensure_ascii=True))
+    output_of(ctx).raw(SCHEMA.read_text(encoding="utf-8").rstrip("\n"))

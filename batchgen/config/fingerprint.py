@@ -125,7 +125,8 @@ def fingerprint(job: JobConfig, *, model_digest: str | None) -> Fingerprint:
     sections = {
         "prompt": _flat("prompt", _prompt(job)),
         "model": _flat("model", {**_model(job.model), "digest": model_digest}),
-        "sampling": _flat("sampling", _sampling(job)),
+        "sampling": _flat("sampling", _sampling(job))
+        | _flat("stop_early", job.stop_early.values()),
         "output": _flat("output", output) | _flat("input", reading),
     }
     return {name: masked(values) for name, values in sections.items()}

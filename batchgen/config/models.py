@@ -20,9 +20,11 @@ from pydantic import (
 from batchgen.config.amounts import ByteCount, RowsOrShare, share_of
 from batchgen.config.extra import extra_problems
 from batchgen.config.masking import masked
+from batchgen.config.operation import MetricsConfig, NotifyConfig
 from batchgen.config.sampling import NonEmpty, SamplingConfig
 from batchgen.config.section import ColumnRef, PerRow, Problem, Section, refusal
 from batchgen.config.simulated import SimulatedOptions
+from batchgen.config.stop_early import StopEarlyConfig
 from batchgen.config.wording import shown
 
 __all__ = [
@@ -32,12 +34,15 @@ __all__ = [
     "InputConfig",
     "JobConfig",
     "MessageConfig",
+    "MetricsConfig",
     "ModelConfig",
+    "NotifyConfig",
     "OutputConfig",
     "PerRow",
     "PromptConfig",
     "SamplingConfig",
     "Section",
+    "StopEarlyConfig",
 ]
 
 
@@ -287,9 +292,12 @@ class JobConfig(Section):
     prompt: PromptConfig
     model: ModelConfig
     sampling: SamplingConfig = Field(default_factory=SamplingConfig)
+    stop_early: StopEarlyConfig = Field(default_factory=StopEarlyConfig)
     batch: BatchConfig = Field(default_factory=BatchConfig)
     output: OutputConfig
     errors: ErrorsConfig = Field(default_factory=ErrorsConfig)
+    notify: NotifyConfig = Field(default_factory=NotifyConfig)
+    metrics: MetricsConfig = Field(default_factory=MetricsConfig)
 
     _file: str | None = PrivateAttr(default=None)
     _places: Mapping[tuple[str | int, ...], str] = PrivateAttr(default_factory=dict)

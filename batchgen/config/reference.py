@@ -10,6 +10,7 @@ from batchgen.config.models import JobConfig, MessageConfig
 from batchgen.config.sampling import RepetitionDetection, StructuredOutputs
 from batchgen.config.schema import section_schema
 from batchgen.config.section import Section
+from batchgen.config.stop_early import RepetitionStop
 
 _INTRODUCTION = """\
 # The job file
@@ -41,8 +42,8 @@ output:
   `prompt`; `$${` is a literal `${`.
 - **Overrides**: `-s sampling.max_tokens=64` replaces any key; the value is read as YAML (`null`
   removes one). `prompt.template` and `prompt.chat_template` take the text as it is.
-- **Secrets**: values of keys named like key, token, secret or password, and credentials in URLs,
-  are masked wherever the job is saved or printed.
+- **Secrets**: values of keys named like key, token, secret or password, credentials in URLs, and
+  all but the host of the URLs in `notify` are masked wherever the job is saved or printed.
 - **Paths** are relative to the working directory.
 - **Sizes** in bytes may carry a unit (`256 MiB`); limits of failed rows may be shares (`20%`).
 """
@@ -83,6 +84,8 @@ def _additions(name: str) -> Iterator[str]:
         yield _SAMPLING_NOTE
         yield _section("`sampling.structured_outputs`", StructuredOutputs, level=3)
         yield _section("`sampling.repetition_detection`", RepetitionDetection, level=3)
+    elif name == "stop_early":
+        yield _section("`stop_early.repetition`", RepetitionStop, level=3)
 
 
 def _free_keys() -> str:
@@ -90,7 +93,7 @@ def _free_keys() -> str:
     return (
         "### What may change before a resume\n\n"
         "A run resumes only with the same prompt, model, sampling and output settings. `batch`,"
-        " `errors` and `name` may change, and of `model` and `model.extra`"
+        " `errors`, `notify`, `metrics` and `name` may change, and of `model` and `model.extra`"
         f" (of the simulated engine: all of `extra`) these keys:\n\n{keys}.\n"
     )
 

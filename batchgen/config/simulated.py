@@ -97,6 +97,9 @@ class SimulatedOptions(Section):
     prefill_token_s: NonNegativeFloat = 0.000001
     """Seconds of prefill for each prompt token that is not in the prefix cache."""
 
+    add_s: NonNegativeFloat = 0.0
+    """Seconds that a request costs its caller when it is added, while the engine stands still."""
+
     start_s: NonNegativeFloat = 0.0
     """Seconds that a start of the engine takes."""
 
@@ -135,5 +138,5 @@ class SimulatedOptions(Section):
 
     def without_costs(self) -> "SimulatedOptions":
         """The same with every step free."""
-        costs = ("step_s", "decode_token_s", "prefill_token_s", "start_s")
+        costs = ("step_s", "decode_token_s", "prefill_token_s", "add_s", "start_s")
         return self.model_copy(update=dict.fromkeys(costs, 0.0))

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from batchgen.config.models import ModelConfig, SamplingConfig
 from batchgen.engine.clock import RealClock, SimulatedClock
-from batchgen.engine.vllm_settings import settings_for
+from batchgen.engine.vllm_settings import default_block_tokens, settings_for
 from batchgen.protocols import Clock, Engine, Tokenizer
 
 if TYPE_CHECKING:
@@ -46,6 +46,27 @@ def prepare_environment(model: ModelConfig) -> None:
     """
     if model.engine == "vllm":
         os.environ.update(settings_for(model, os.environ).environment)
+
+
+def kv_block_tokens(model: ModelConfig) -> int:
+    """Tokens of one KV block, the unit of prefix reuse, as far as it can be told before a start.
+
+    vLLM's own choice may differ for models whose attention needs other blocks.
+    """
+    if model.engine == "simulated":
+        return model.simulated().kv_block_tokens
+    given = model.extra.get("block_size")
+    return given if isinstance(given, int) else default_block_tokens()
+
+
+def known_model_len(model: ModelConfig) -> int | None:
+    """Most tokens of prompt and completion, where no engine has to be asked for them.
+
+    Then prompts can be made while the engine starts.
+    """
+    if model.max_model_len is None and model.engine == "simulated":
+        return SIMULATED_MODEL_LEN
+    return model.max_model_len
 
 
 def engine_clock(model: ModelConfig) -> Clock:

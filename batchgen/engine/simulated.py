@@ -99,9 +99,12 @@ class SimulatedEngine:
         self._finished: deque[_Work] = deque()
         self._entries = count()
         self._step_number = 0
+        self._num_stepped = 0
+        self._is_watched = False
         self._kv_used = 0
         self._num_prompt_tokens = 0
         self._num_output_tokens = 0
+        self._num_cached_tokens = 0
         self._prefix_cache = (
             PrefixCache(options.kv_block_tokens, options.kv_cache_tokens)
             if options.prefix_caching
@@ -130,13 +133,18 @@ class SimulatedEngine:
         if error is not None:
             return Completion(request.id, num_prompt_tokens=num_prompt_tokens, error=error)
         self._record(request)
+        if self._options.add_s:
+            self.clock.sleep(self._options.add_s)
         script = self._script.of(request.row)
         samples = write_samples(request, script, self._options, self.info.max_model_len)
         self._waiting.append(_Work(request, self.clock.now(), script, samples))
         return None
 
     def step(self) -> list[Completion]:
-        """Steps up to the next finish, but no more than a little time's worth (1 s simulated)."""
+        """Steps up to the next finish, but no more than a little time's worth (1 s simulated).
+
+        A single step where somebody has asked for `progress`.
+        """
         return self._step(None)
 
     def generate(self, requests: Sequence[Request]) -> list[Completion]:
@@ -175,16 +183,35 @@ class SimulatedEngine:
         if self._prefix_cache is not None:
             self._prefix_cache.clear()
 
+    def progress(self, request_id: str) -> Completion | None:
+        """The tokens that a running request has by now.
+
+        From the first question on one call of `step` is one step: who watches misses no token.
+        """
+        self._is_watched = True
+        work = self._running.get(request_id)
+        num_tokens = 0 if work is None else self._step_number - work.entered_step
+        if work is None or not work.samples or not num_tokens:
+            return None
+        now = self.clock.now()
+        plain = (sample._replace(logprobs=None) for sample in work.samples)
+        return _completion(work)._replace(
+            samples=tuple(_cut(sample, num_tokens) for sample in plain),
+            latency_s=now - work.arrived_at,
+            finished_at=now,
+        )
+
     def stats(self) -> EngineStats:
         """Slots, queue and token counters."""
         capacity = self._options.kv_cache_tokens
         return EngineStats(
-            num_running=len(self._slots),
+            num_running=self._num_stepped if self.num_unfinished else 0,
             num_waiting=len(self._waiting),
             kv_cache_usage=min(1.0, self._kv_used / capacity) if capacity else None,
             num_preemptions=0,
             num_prompt_tokens=self._num_prompt_tokens,
             num_output_tokens=self._num_output_tokens,
+            num_cached_tokens=self._num_cached_tokens,
         )
 
     def interrupt(self, reason: str) -> None:
@@ -234,14 +261,17 @@ class SimulatedEngine:
                 work.first_token_at = self.clock.now()
         elif self._slots:
             num_steps = self._slots[0][0] - self._step_number
-            if step_s > 0:
+            if self._is_watched:
+                num_steps = 1
+            elif step_s > 0:
                 num_steps = max(1, min(num_steps, int(self._max_step_s / step_s)))
             self._advance(num_steps, num_steps * step_s)
         self._retire()
 
     def _advance(self, num_steps: int, seconds: float) -> None:
         self._step_number += num_steps
-        self._num_output_tokens += num_steps * len(self._slots)
+        self._num_stepped = len(self._slots)
+        self._num_output_tokens += num_steps * self._num_stepped
         if seconds > 0:
             self.clock.sleep(seconds)
 
@@ -259,6 +289,7 @@ class SimulatedEngine:
             work.num_left = work.num_slots
             self._kv_used += work.num_kv_tokens
             self._num_prompt_tokens += len(token_ids)
+            self._num_cached_tokens += work.num_cached
             self._running[work.request.id] = work
             for num_tokens in [sample.num_tokens for sample in work.samples] or [1]:
                 slot = (self._step_number + num_tokens, next(self._entries), work)
@@ -339,7 +370,8 @@ def _cut(sample: Sample, num_tokens: int) -> Sample:
     if sample.num_tokens <= num_tokens:
         return sample
     text = first_words(sample.text, num_tokens)
-    return sample._replace(text=text, num_tokens=num_tokens, finish_reason="abort")
+    logprobs = None if sample.logprobs is None else sample.logprobs[:num_tokens]
+    return Sample(text, num_tokens, "abort", sample.reasoning, logprobs)
 
 
 def _completion(work: _Work) -> Completion:

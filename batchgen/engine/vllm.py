@@ -151,7 +151,10 @@ class VllmEngine:
         self._check_alive()
         names = [name for name in request_ids if name in self._unfinished]
         processor = self._engine.output_processor
-        partial = [partial_completion(processor, name) for name in names]
+        partial = [
+            partial_completion(processor, name, self._split_reasoning, is_final=True)
+            for name in names
+        ]
         try:
             self._engine.abort_request(names)
         except _deaths() as exc:
@@ -171,6 +174,13 @@ class VllmEngine:
             raise self._die(exc) from exc
         if not was_reset:
             raise EngineError("vLLM did not reset its prefix cache: it has unfinished requests")
+
+    def progress(self, request_id: str) -> Completion | None:
+        """The text that an unfinished request has so far."""
+        if request_id not in self._unfinished:
+            return None
+        processor = self._engine.output_processor
+        return partial_completion(processor, request_id, None, is_final=False)
 
     def stats(self) -> EngineStats:
         """The engine as of its last step."""

@@ -67,10 +67,14 @@ def times_of(
     return scheduled - queued, first - queued, last - queued, scheduled, last
 
 
-def partial_completion(processor: Any, request_id: str) -> Completion | None:
+def partial_completion(
+    processor: Any, request_id: str, split_reasoning: SplitReasoning | None, *, is_final: bool
+) -> Completion | None:
     """What a request has produced by now, read from vLLM's output processor; None: nothing.
 
-    With `n` above 1 the samples that are finished already wait in their parent request.
+    The front end holds the text of unfinished requests also where the engine has a process of its
+    own. With `n` above 1 the samples that are finished already wait in their parent request.
+    `is_final`: the request ends with this, so that nothing is held back or left out.
     """
     states = [
         state
@@ -79,27 +83,41 @@ def partial_completion(processor: Any, request_id: str) -> Completion | None:
     ]
     if not states or states[0].detokenizer is None:
         return None
-    samples = {state.request_index: _partial_sample(state) for state in states}
+    split_reasoning = split_reasoning if is_final else None
+    samples = {
+        state.request_index: _partial_sample(state, split_reasoning, is_final=is_final)
+        for state in states
+    }
     parent = states[0].parent_req
     for output in parent.output_aggregator if parent is not None else ():
         if output is not None:
-            samples[output.index] = sample_of(output, None)
+            samples[output.index] = sample_of(output, split_reasoning)
     if not any(sample.num_tokens for sample in samples.values()):
         return None
     first = states[0]
+    failed = any(sample.finish_reason == "error" for sample in samples.values())
     return Completion(
         request_id,
-        tuple(samples[index] for index in sorted(samples)),
+        () if failed else tuple(samples[index] for index in sorted(samples)),
         first.prompt_len,
         first.num_cached_tokens,
         *times_of(first.stats),
+        error=_failed_in_engine() if failed else None,
     )
 
 
-def _partial_sample(state: Any) -> Sample:
+def _partial_sample(
+    state: Any, split_reasoning: SplitReasoning | None, *, is_final: bool
+) -> Sample:
     detokenizer = state.detokenizer
-    text = detokenizer.get_next_output_text(finished=True, delta=False)
-    return Sample(text, len(detokenizer.output_token_ids), "abort")
+    text = detokenizer.get_next_output_text(finished=is_final, delta=False)
+    num_tokens = detokenizer.num_output_tokens()
+    if not is_final:
+        return Sample(text, num_tokens, "abort")
+    reasoning, text = split_reasoning(text) if split_reasoning else (None, text)
+    places = state.logprobs_processor.logprobs
+    logprobs = None if places is None else [candidates_of(place) for place in places]
+    return Sample(text, num_tokens, "abort", reasoning, logprobs)
 
 
 def _failed_in_engine() -> RowError:
@@ -126,6 +144,7 @@ class StepCounters:
         self._num_preemptions = 0
         self._num_prompt_tokens = 0
         self._num_output_tokens = 0
+        self._num_cached_tokens = 0
 
     def record(
         self,
@@ -137,7 +156,9 @@ class StepCounters:
         """One step of the engine."""
         self.num_steps += 1
         if scheduler_stats is not None:
-            self._num_running = scheduler_stats.num_running_reqs
+            # vLLM has left out already what the step finished.
+            finished = iteration_stats.finished_requests if iteration_stats is not None else ()
+            self._num_running = scheduler_stats.num_running_reqs + len(finished)
             self._num_waiting = (
                 scheduler_stats.num_waiting_reqs + scheduler_stats.num_skipped_waiting_reqs
             )
@@ -146,6 +167,7 @@ class StepCounters:
             self._num_preemptions += iteration_stats.num_preempted_reqs
             self._num_prompt_tokens += iteration_stats.num_prompt_tokens
             self._num_output_tokens += iteration_stats.num_generation_tokens
+            self._num_cached_tokens += iteration_stats.prompt_token_stats.cached_tokens
 
     def log(self) -> None:
         """Part of vLLM's interface; there is nothing to log."""
@@ -168,4 +190,5 @@ class StepCounters:
             num_preemptions=self._num_preemptions,
             num_prompt_tokens=self._num_prompt_tokens,
             num_output_tokens=self._num_output_tokens,
+            num_cached_tokens=self._num_cached_tokens,
         )

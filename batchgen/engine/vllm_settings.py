@@ -238,6 +238,11 @@ def this_machine() -> Machine:
     )
 
 
+def default_block_tokens() -> int:
+    """vLLM's KV block where a job sets none: 16 tokens on GPUs, 128 on CPUs (vLLM 0.32)."""
+    return 128 if is_cpu_build() else 16
+
+
 def is_cpu_build() -> bool:
     """Whether the installed vLLM is a CPU build, told from package metadata as vLLM itself does."""
     if os.environ.get("VLLM_TARGET_DEVICE") == "cpu":

@@ -84,6 +84,9 @@ class ZeroCostEngine:
     def reset_prefix_cache(self) -> None:
         """There is none."""
 
+    def progress(self, request_id: str) -> None:
+        """Nothing: a request has no token before the step that finishes it."""
+
     def stats(self) -> EngineStats:
         """Token counters; nothing ever runs or waits."""
         return EngineStats(

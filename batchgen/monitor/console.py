@@ -6,8 +6,12 @@ its own (`cli/output.py`); `SilentConsole` is for callers of the Python API and 
 """
 
 import io
-from collections.abc import Callable
-from typing import Protocol, TextIO
+import json
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from typing import Any, Protocol, TextIO
+
+from batchgen.config.masking import masked
 
 
 class Console(Protocol):
@@ -21,6 +25,8 @@ class Console(Protocol):
     """No progress and no information; warnings are still given."""
     log_format: str
     """`text` or `json`: how lines on stderr and in the log file look."""
+    run_id: str | None
+    """The run that speaks, for JSON lines; it is set by the run. None before there is one."""
 
     def line(self, text: str) -> None:
         """Say something that is good to know."""
@@ -47,6 +53,7 @@ class SilentConsole:
         self.is_terminal = False
         self.quiet = True
         self.log_format = "text"
+        self.run_id: str | None = None
         self.lines: list[str] = []
         self.warnings: list[str] = []
 
@@ -64,3 +71,30 @@ class SilentConsole:
 
     def write_through(self, writer: Callable[[str], None] | None) -> None:
         """There is no bar to protect."""
+
+
+def json_line(
+    level: str,
+    message: str,
+    run_id: str | None,
+    *,
+    moment: datetime | None = None,
+    fields: Mapping[str, Any] | None = None,
+) -> str:
+    """A sentence as one line of JSON: `time` (UTC), `level`, `message`, `run_id`, then `fields`.
+
+    Secrets are masked. `moment` None: now.
+    """
+    entry = {
+        "time": utc_text(moment or datetime.now(UTC)),
+        "level": level,
+        "message": masked(message),
+        "run_id": run_id,
+        **(fields or {}),
+    }
+    return json.dumps(entry, default=str)
+
+
+def utc_text(moment: datetime) -> str:
+    """`2026-01-31T02:00:00Z`."""
+    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -1,11 +1,10 @@
 """The log file of a run, `.batchgen/log`: every sentence with its time, tracebacks included.
 
-The terminal gets sentences, the log gets the reasons. Log records go through the logger
-`batchgen` alone and only into this file; other libraries' loggers are left as they are. The file
-rotates once at ten megabytes, so that a nightly job never fills a disk with it.
+The terminal gets sentences, the log gets the reasons, and neither gets a secret. Log records go
+through the logger `batchgen` alone and only into this file; other libraries' loggers are left as
+they are. The file rotates once at ten megabytes, so that a nightly job never fills a disk with it.
 """
 
-import json
 import logging
 import tempfile
 import traceback
@@ -16,21 +15,27 @@ from logging.handlers import RotatingFileHandler
 from pathlib import Path
 from typing import Final
 
+from batchgen.config.masking import masked
+from batchgen.monitor.console import json_line, utc_text
+
 LOGGER_NAME: Final = "batchgen"
 LOG_FORMATS: Final = ("text", "json")
 MAX_LOG_BYTES: Final = 10 * 2**20
 
 
 @contextmanager
-def log_to(path: Path, *, log_format: str = "text") -> Iterator[logging.Logger]:
+def log_to(
+    path: Path, *, log_format: str = "text", run_id: str | None = None
+) -> Iterator[logging.Logger]:
     """The logger `batchgen`, writing to `path` (appended) until the block ends.
 
+    `run_id` stands in every JSON line, so that the lines of one run can be told from others'.
     An exception that leaves the block is logged with its traceback on its way out.
     """
     handler = LogFile(
         path, maxBytes=MAX_LOG_BYTES, backupCount=1, encoding="utf-8", errors="backslashreplace"
     )
-    handler.setFormatter(JsonLines() if log_format == "json" else TextLines())
+    handler.setFormatter(JsonLines(run_id) if log_format == "json" else TextLines())
     logger = logging.getLogger(LOGGER_NAME)
     old_level, old_propagate = logger.level, logger.propagate
     logger.setLevel(logging.DEBUG)
@@ -59,7 +64,7 @@ def save_traceback(exc: BaseException, folder: Path | None = None) -> Path:
         encoding="utf-8",
         errors="backslashreplace",
     ) as file:
-        file.write("".join(traceback.format_exception(exc)))
+        file.write(masked("".join(traceback.format_exception(exc))))
     return Path(file.name)
 
 
@@ -80,27 +85,28 @@ class TextLines(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """One record; line breaks in the message are kept visible as `\\n`."""
-        message = record.getMessage().replace("\n", "\\n")
-        line = f"{_moment(record)} {record.levelname} {message}"
+        message = masked(record.getMessage()).replace("\n", "\\n")
+        line = f"{utc_text(_moment(record))} {record.levelname} {message}"
         if record.exc_info:
-            line += "\n" + self.formatException(record.exc_info)
+            line += "\n" + masked(self.formatException(record.exc_info))
         return line
 
 
 class JsonLines(logging.Formatter):
-    """One object a line: `time`, `level`, `message`, and `traceback` where there is one."""
+    """One object a line: `time`, `level`, `message`, `run_id`; `traceback` where there is one."""
+
+    def __init__(self, run_id: str | None) -> None:
+        super().__init__()
+        self._run_id = run_id
 
     def format(self, record: logging.LogRecord) -> str:
         """One record as JSON."""
-        entry = {
-            "time": _moment(record),
-            "level": record.levelname.lower(),
-            "message": record.getMessage(),
-        }
+        fields = {}
         if record.exc_info:
-            entry["traceback"] = self.formatException(record.exc_info)
-        return json.dumps(entry)
+            fields["traceback"] = masked(self.formatException(record.exc_info))
+        level, moment = record.levelname.lower(), _moment(record)
+        return json_line(level, record.getMessage(), self._run_id, moment=moment, fields=fields)
 
 
-def _moment(record: logging.LogRecord) -> str:
-    return datetime.fromtimestamp(record.created, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+def _moment(record: logging.LogRecord) -> datetime:
+    return datetime.fromtimestamp(record.created, UTC)

@@ -7,20 +7,18 @@ asked; the reporter samples them each second, derives the rates of the last minu
 time that is left, and publishes the same numbers in all three places.
 """
 
-import contextlib
 import json
 import os
-import socket
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
-from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self, TextIO
 
 from batchgen.monitor.console import Console
+from batchgen.monitor.progress_file import FINISHING, replace_text, run_identity, utc_now
 from batchgen.protocols import Clock
 
 if TYPE_CHECKING:
@@ -33,7 +31,6 @@ RATE_SPAN_S: Final = 60.0
 STALL_S: Final = 15.0
 DEFAULT_COLUMNS: Final = 80
 DEFAULT_LINES: Final = 24
-FORMAT_VERSION: Final = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,8 +99,9 @@ class RateWindow:
 class ProgressReporter:
     """Tells `console` and `progress_path` how far a run is, from `start` to `stop`.
 
-    `take` is called from the clock's thread and must be quick. A full disk never ends a run
-    because of this file: a failed write is warned of once.
+    `take` is called from the clock's thread and must be quick, and so must `on_sample`, which gets
+    what was derived of it each second. A full disk never ends a run because of this file: a failed
+    write is warned of once.
     """
 
     def __init__(
@@ -115,19 +113,15 @@ class ProgressReporter:
         progress_path: Path | None,
         run_id: str,
         period_s: float = LINE_PERIOD_S,
+        on_sample: Callable[[Progress], None] = lambda progress: None,
     ) -> None:
         self._clock = clock
         self._take = take
         self._console = console
         self._path = progress_path
         self._period_s = period_s
-        self._identity = {
-            "format_version": FORMAT_VERSION,
-            "run_id": run_id,
-            "pid": os.getpid(),
-            "host": socket.gethostname(),
-            "started_at": _utc_now(),
-        }
+        self._on_sample = on_sample
+        self._identity = run_identity(run_id)
         self._window = RateWindow()
         self._lock = threading.RLock()
         self._cancels: list[Callable[[], None]] = []
@@ -146,7 +140,7 @@ class ProgressReporter:
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self.stop("done" if exc is None else "failed")
+        self.stop(FINISHING)
 
     def start(self) -> None:
         """Begin: the first `progress.json`, and the clock's calls from here on."""
@@ -168,7 +162,9 @@ class ProgressReporter:
         with self._lock:
             if not self._is_open:
                 return
-            self._write(self._progress(), phase)
+            progress = self._progress()
+            self._write(progress, phase)
+            self._on_sample(progress)
             self._is_open = False
             if self._bar is not None:
                 self._redraw_bar(self._bar, self._progress())
@@ -192,7 +188,9 @@ class ProgressReporter:
     def _sample(self) -> None:
         with self._lock:
             if self._is_open:
-                self._write(self._progress())
+                progress = self._progress()
+                self._write(progress)
+                self._on_sample(progress)
 
     def _print_line(self) -> None:
         with self._lock:
@@ -203,11 +201,11 @@ class ProgressReporter:
     def _write(self, progress: Progress, phase: str | None = None) -> None:
         if self._path is None:
             return
-        document = {**self._identity, "updated_at": _utc_now(), **progress.fields()}
+        document = {**self._identity, "updated_at": utc_now(), **progress.fields()}
         if phase is not None:
             document["phase"] = phase
         try:
-            _replace_text(self._path, json.dumps(document, indent=1) + "\n")
+            replace_text(self._path, json.dumps(document, indent=1) + "\n")
         except OSError as exc:
             if not self._write_failed:
                 self._write_failed = True
@@ -328,18 +326,3 @@ def _has_width(stream: TextIO) -> bool:
         return os.get_terminal_size(stream.fileno()).columns > 0
     except OSError:
         return False
-
-
-def _utc_now() -> str:
-    return datetime.now(UTC).isoformat(timespec="seconds")
-
-
-def _replace_text(path: Path, text: str) -> None:
-    temporary = path.with_name(f".{path.name}.tmp")
-    try:
-        temporary.write_text(text, encoding="utf-8")
-        temporary.replace(path)
-    except OSError:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
-        raise

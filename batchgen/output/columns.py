@@ -52,6 +52,7 @@ _TYPES: Final = {
     "reasoning": pa.string(),
     "logprobs": LOGPROBS_TYPE,
     "json_valid": pa.bool_(),
+    "stopped_by": pa.string(),
 }
 _PER_COMPLETION: Final = ("output", "finish_reason", "reasoning", "logprobs", "json_valid")
 """Lists where a prompt may have several completions."""
@@ -65,6 +66,7 @@ def output_schema(
     with_reasoning: bool = False,
     with_logprobs: bool = False,
     with_json: bool = False,
+    with_stopped_by: bool = False,
     n_many: bool = False,
 ) -> pa.Schema:
     """Schema of the parts: `kept`, then the added columns. `n_many`: several completions a row."""
@@ -75,6 +77,7 @@ def output_schema(
             ("reasoning", with_reasoning),
             ("logprobs", with_logprobs),
             ("json_valid", with_json),
+            ("stopped_by", with_stopped_by),
         )
         if not is_there
     }
@@ -88,7 +91,12 @@ def output_schema(
 
 
 def job_schema(
-    kept: pa.Schema, output: OutputConfig, sampling: SamplingConfig, model: ModelConfig
+    kept: pa.Schema,
+    output: OutputConfig,
+    sampling: SamplingConfig,
+    model: ModelConfig,
+    *,
+    stops_early: bool = False,
 ) -> pa.Schema:
     """Schema of the parts of a job."""
     return output_schema(
@@ -98,15 +106,21 @@ def job_schema(
         with_reasoning=model.reasoning_parser is not None,
         with_logprobs=sampling.logprobs is not None,
         with_json=output.expects_json,
+        with_stopped_by=stops_early,
         n_many=isinstance(sampling.n, ColumnRef) or (sampling.n or 1) > 1,
     )
 
 
 def generated_names(
-    output: OutputConfig, sampling: SamplingConfig, model: ModelConfig
+    output: OutputConfig,
+    sampling: SamplingConfig,
+    model: ModelConfig,
+    *,
+    stops_early: bool = False,
 ) -> tuple[str, ...]:
     """Names of the columns that a job adds, prefix included; known before any model loads."""
-    return tuple(job_schema(pa.schema([]), output, sampling, model).names)
+    schema = job_schema(pa.schema([]), output, sampling, model, stops_early=stops_early)
+    return tuple(schema.names)
 
 
 @dataclass(frozen=True, slots=True)

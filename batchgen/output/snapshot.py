@@ -5,7 +5,7 @@ sequence numbers tell that it is one row. The other way round it could be missed
 the first bad frame of a segment and changes nothing.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -90,15 +90,43 @@ class Snapshot:
         tables = [pq.ParquetFile(path).read() for path in batch_files(self.layout)]
         published = {i for table in tables for i in table.column("batch_id").to_pylist()}
         frames = self.unpublished.batches.items()
-        tables += [batch_table([frame.record for i, frame in frames if i not in published])]
-        table = pa.concat_tables(table.cast(batch_schema()) for table in tables)
-        return table.sort_by("batch_id")
+        new = [frame.record for i, frame in frames if i not in published]
+        # Arrow loads pandas to make a table of Python values, which takes longer than all else.
+        if new or not tables:
+            tables.append(batch_table(new))
+        return pa.concat_tables(_with_all_columns(table) for table in tables).sort_by("batch_id")
+
+    def rows(
+        self, key: PartKey, columns: Sequence[str], *, max_rows: int | None = None
+    ) -> pa.Table:
+        """Added columns of a part's (first) rows in row order, the journal's included.
+
+        `columns` are names without prefix, and so are those of the table; names that this
+        directory does not have are left out.
+        """
+        names = self.columns.added_schema.names
+        wanted = [name for name in columns if self.columns.name(name) in names]
+        in_file = [self.columns.name(name) for name in wanted]
+        if self.pending(key) is None:
+            with pq.ParquetFile(self.layout.part(*key)) as file:
+                table = _first_rows(file, in_file, max_rows)
+        else:
+            table = self._merged(key)[0].slice(0, max_rows)
+        return table.select(in_file).rename_columns(wanted)
 
     def _counts(self, key: PartKey) -> tuple[Counts, int]:
-        info, pending = self.info(key), self.pending(key)
-        if pending is None:
+        info = self.info(key)
+        if self.pending(key) is None:
             assert info is not None
             return info.counts, info.num_superseded
+        rows, num_superseded = self._merged(key)
+        before = 0 if info is None else info.num_superseded
+        return Counts.of(rows, self.columns.prefix), before + num_superseded
+
+    def _merged(self, key: PartKey) -> tuple[pa.Table, int]:
+        """Added columns of a part that the journal has more of, and how many records gave way."""
+        info, pending = self.info(key), self.pending(key)
+        assert pending is not None
         old_rows = None
         if info is not None:
             with pq.ParquetFile(self.layout.part(*key)) as file:
@@ -111,9 +139,26 @@ class Snapshot:
             [frame for frame in frames if isinstance(frame, RowsFrame)],
             pending.extent,
         )
-        rows, num_superseded = merge_rows(self.columns, old_rows, new)
-        before = 0 if info is None else info.num_superseded
-        return Counts.of(rows, self.columns.prefix), before + num_superseded
+        return merge_rows(self.columns, old_rows, new)
+
+
+def _with_all_columns(table: pa.Table) -> pa.Table:
+    """Batches as this version has them; columns that an older one did not write are null."""
+    schema = batch_schema()
+    columns = [
+        table[field.name].cast(field.type)
+        if field.name in table.column_names
+        else pa.nulls(table.num_rows, field.type)
+        for field in schema
+    ]
+    return pa.Table.from_arrays(columns, schema=schema)
+
+
+def _first_rows(file: pq.ParquetFile, columns: list[str], max_rows: int | None) -> pa.Table:
+    if max_rows is None:
+        return file.read(columns=columns)
+    first = next(file.iter_batches(max_rows, columns=columns), None)
+    return file.read(columns=columns) if first is None else pa.Table.from_batches([first])
 
 
 def look(layout: RunLayout, question: Callable[[Snapshot], T]) -> T:

@@ -10,9 +10,10 @@ takes well under a second.
 
 import os
 import shutil
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from batchgen.config.fingerprint import fingerprint
 from batchgen.config.models import JobConfig
@@ -21,24 +22,21 @@ from batchgen.corpus.prompts import PromptBuilder, column_uses
 from batchgen.corpus.schema import plan_columns
 from batchgen.corpus.shards import find_shards
 from batchgen.corpus.tokenizing import WordTokenizer, load_tokenizer, model_length
-from batchgen.engine.factory import SIMULATED_MODEL_LEN
+from batchgen.engine.factory import known_model_len
 from batchgen.engine.replies import load_script
 from batchgen.errors import DataError, ResumeMismatch
-from batchgen.output.columns import generated_names
 from batchgen.output.layout import RunLayout
 from batchgen.output.manifest import read_manifest
-from batchgen.protocols import Tokenizer
 from batchgen.records import ERROR_TYPES, Prompt, Refusal, Shard
 from batchgen.run.identity import check_fingerprint
 from batchgen.run.model_identity import model_digest
 from batchgen.run.options import RunOptions
-from batchgen.run.planning import output_path
+from batchgen.run.planning import added_names, output_path
+from batchgen.run.prompt_warnings import prompt_warnings
 from batchgen.run.row_sample import RowSample, take_sample
 
 SAMPLE_ROWS = 512
 """Rows looked at in all, spread over the shards."""
-LONG_TAIL_CHARS = 80
-"""Shared text behind the document that is worth a warning: about one KV block of 16 tokens."""
 NO_LIMIT_TOKENS = 2**31 - 1
 BYTES_PER_TOKEN = 4
 BYTES_PER_ROW = 64
@@ -99,6 +97,8 @@ class CheckReport:
     warnings: tuple[str, ...]
     problems: tuple[str, ...] = ()
     """What a run would stop at, because the directory holds rows of another job."""
+    stop_early: Mapping[str, Any] | None = None
+    """The rules that stop rows early; None: there are none."""
 
     @property
     def num_refused(self) -> int:
@@ -122,7 +122,7 @@ def check_job(job: JobConfig, *, tokens: bool = True, num_prompts: int = 3) -> C
         shards,
         needed=used,
         keep=job.output.keep,
-        generated=generated_names(job.output, job.sampling, job.model),
+        generated=added_names(job),
         prefix=job.output.prefix,
         fixed=None,
         used_by=uses,
@@ -138,16 +138,14 @@ def check_job(job: JobConfig, *, tokens: bool = True, num_prompts: int = 3) -> C
         where=job.where,
     )
     sample = take_sample(job, shards, used, builder, max_rows=SAMPLE_ROWS)
-    looks = tuple(_shard_look(shard, sample) for shard in shards)
+    looks = tuple(look_at(shard, sample) for shard in shards)
     num_rows, is_estimate = _count_rows(shards, looks, sample)
-    output_bytes = _output_bytes(job, looks, num_rows, max_model_len)
+    most_bytes = _most_output_bytes(job, looks, num_rows, max_model_len)
     free_bytes = shutil.disk_usage(_existing_parent(Path(job.output.path))).free
     warnings = [
         *plan.warnings,
-        *(_bos_warnings(job, tokenizer) if tokens else ()),
-        *_order_warnings(job),
-        *_room_warnings(sample.prompts, known_length),
-        *_disk_warnings(output_bytes, free_bytes, job.output.path),
+        *prompt_warnings(job, sample.prompts, tokenizer if tokens else None, known_length),
+        *_disk_warnings(most_bytes, free_bytes, job.output.path),
         *_refusal_warnings(sample),
     ]
     return CheckReport(
@@ -166,22 +164,20 @@ def check_job(job: JobConfig, *, tokens: bool = True, num_prompts: int = 3) -> C
         num_sampled=sample.num_rows,
         refused=_by_type(sample.refusals),
         num_schemas=len(_schemas(sample.prompts)),
-        estimated_output_bytes=output_bytes,
+        estimated_output_bytes=most_bytes,
         free_bytes=free_bytes,
         warnings=tuple(warnings),
         problems=_resume_problems(job),
+        stop_early=job.stop_early.values() or None,
     )
 
 
 def _model_length(job: JobConfig) -> int | None:
-    if job.model.max_model_len is not None:
-        return job.model.max_model_len
-    if job.model.engine == "simulated":
-        return SIMULATED_MODEL_LEN
-    return model_length(job.model)
+    return known_model_len(job.model) or model_length(job.model)
 
 
-def _shard_look(shard: Shard, sample: RowSample) -> ShardLook:
+def look_at(shard: Shard, sample: RowSample) -> ShardLook:
+    """An input file, with its rows where the sample or the file itself tells them."""
     num_rows = sample.whole_shards.get(shard.name)
     if shard.format == "parquet":
         file = ParquetShard(shard)
@@ -235,72 +231,25 @@ def _schemas(prompts: Iterable[Prompt]) -> set[str]:
     return {schema for schema in schemas if schema is not None}
 
 
-def _prompt_source(job: JobConfig) -> tuple[str, str]:
-    """The key of the job's own prompt text, and that text; empty for ready-made prompts."""
-    if job.prompt.template is not None:
-        return "prompt.template", job.prompt.template
-    messages = job.prompt.messages or []
-    return "prompt.messages", "\n".join(message.content for message in messages)
-
-
-def _bos_warnings(job: JobConfig, tokenizer: Tokenizer) -> list[str]:
-    key, text = _prompt_source(job)
-    bos = tokenizer.bos_token
-    if not bos or bos not in text:
-        return []
-    return [
-        f"{job.where(key)}: holds '{bos}', the tokenizer's BOS text; BOS is added by itself, and"
-        " only one is kept: leave it out"
-    ]
-
-
-def _order_warnings(job: JobConfig) -> list[str]:
-    """Shared text behind the document costs a prefill for every row; before it, only for one."""
-    key, text = _prompt_source(job)
-    head, end = text.find("{{"), text.rfind("}}")
-    if head < 0 or end < 0:
-        return []
-    behind = len(text) - end - 2
-    if behind < LONG_TAIL_CHARS or behind <= head:
-        return []
-    return [
-        f"{job.where(key)}: {behind} characters that all prompts share stand behind the row's own"
-        " text; the prefix cache reuses only what stands before it: move the instructions to the"
-        " front"
-    ]
-
-
-def _room_warnings(prompts: Sequence[Prompt], max_model_len: int | None) -> list[str]:
-    if max_model_len is None:
-        return []
-    short = [
-        prompt
-        for prompt in prompts
-        if len(prompt.token_ids) + (prompt.sampling.max_tokens or 0) > max_model_len
-    ]
-    if not short:
-        return []
-    first = short[0]
-    return [
-        f"{len(short)} of {len(prompts)} prompts looked at leave less room than sampling.max_tokens"
-        f" in {max_model_len} tokens (first {first.key}: {len(first.token_ids)} prompt tokens,"
-        f" max_tokens {first.sampling.max_tokens}): their completions are cut earlier; raise"
-        " model.max_model_len or lower sampling.max_tokens"
-    ]
-
-
-def _output_bytes(
+def _most_output_bytes(
     job: JobConfig, looks: Sequence[ShardLook], num_rows: int | None, max_model_len: int | None
 ) -> int | None:
-    """Rough upper bound of what the run writes: every completion as long as it may be."""
+    """A rough upper bound of what the run writes: every completion as long as it may be."""
     constants = job.sampling.constants()
     max_tokens = constants.get("max_tokens") or max_model_len
     if num_rows is None or max_tokens is None:
         return None
-    per_row = BYTES_PER_ROW + BYTES_PER_TOKEN * max_tokens * int(constants.get("n") or 1)
+    return output_bytes(job, looks, num_rows, max_tokens * int(constants.get("n") or 1))
+
+
+def output_bytes(
+    job: JobConfig, looks: Sequence[ShardLook], num_rows: int, tokens_per_row: float
+) -> int:
+    """Roughly what a run writes: kept input columns as large as their files, the rest as text."""
+    per_row = BYTES_PER_ROW + BYTES_PER_TOKEN * tokens_per_row
     keeps = job.output.keep is None or bool(job.output.keep)
     kept = sum(look.num_bytes for look in looks) if keeps else 0
-    return num_rows * per_row + kept
+    return round(num_rows * per_row) + kept
 
 
 def _disk_warnings(output_bytes: int | None, free_bytes: int, path: str) -> list[str]:

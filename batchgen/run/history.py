@@ -17,6 +17,7 @@ from batchgen.config.models import JobConfig
 from batchgen.output.counts import Counts
 from batchgen.records import EngineInfo, Shard
 from batchgen.run.options import RunOptions
+from batchgen.run.settings import engine_settings, job_settings
 from batchgen.run.summary import RunSummary
 
 FORMAT = 1
@@ -47,6 +48,7 @@ def started(
     }
     old_inputs = previous["inputs"] if previous else {}
     gone = {name: old_inputs[name] for name in vanished_inputs if name in old_inputs}
+    resolved = job.masked()
     run = {
         "run_id": run_id,
         "started_at": now,
@@ -54,8 +56,8 @@ def started(
         "options": _given(options),
         "feed": job.batch.feed,
         "batch_size": job.batch.size,
+        "settings": job_settings(resolved, versions()),
     }
-    resolved = job.masked()
     return {
         "format": FORMAT,
         "name": job.name,
@@ -101,9 +103,15 @@ def ended(
         "engine_restarts": summary.engine_restarts,
         "wall_s": summary.wall_s,
         "generate_s": summary.generate_s,
+        "roofline_s": summary.roofline_s,
+        "roofline_fraction": summary.roofline_fraction,
+        "roofline_source": summary.roofline_source,
+        "diagnosis": list(summary.diagnosis),
         "phases": dict(summary.phases),
         "warnings": list(summary.warnings),
     }
+    if engine is not None:
+        run["settings"] = {**run.get("settings", {}), **engine_settings(engine_fields(engine))}
     return {
         **manifest,
         "updated_at": now,

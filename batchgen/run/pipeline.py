@@ -70,6 +70,12 @@ class PromptPipeline:
             self._queue.put(None)
         return items
 
+    @property
+    def is_exhausted(self) -> bool:
+        """Whether the last rows have been fetched, told without waiting."""
+        with self._queue.mutex:
+            return self._failure is None and list(self._queue.queue) == [None]
+
     def _work(self) -> None:
         try:
             self._prepare_all()

@@ -86,6 +86,11 @@ class Plan:
     crash: CrashPoints = field(default_factory=CrashPoints.from_environment)
 
 
+def new_run_id() -> str:
+    """An id that no other run has: its start in UTC, then six random digits."""
+    return f"{datetime.now(UTC):%Y%m%dT%H%M%S}-{secrets.token_hex(3)}"
+
+
 def output_path(job: JobConfig, options: RunOptions) -> Path:
     """The run's directory; `--limit N` has one of its own.
 
@@ -119,6 +124,8 @@ def make_plan(
     layout: RunLayout,
     shards: list[Shard],
     console: Console,
+    *,
+    run_id: str,
 ) -> Plan:
     """Everything that is decided before an engine is needed; the directory is recovered first.
 
@@ -176,7 +183,7 @@ def make_plan(
         job=job,
         options=options,
         layout=layout,
-        run_id=f"{now:%Y%m%dT%H%M%S}-{secrets.token_hex(3)}",
+        run_id=run_id,
         shards=shards,
         store=store,
         kept=kept,
@@ -221,7 +228,7 @@ def expected_rows(work: Work) -> tuple[int | None, bool]:
         if rows is None and shard.format == "parquet":
             rows = pq.read_metadata(shard.path).num_rows
         elif rows is None:
-            rows, is_exact = _rows_by_bytes(shard)
+            rows, is_exact = rows_by_bytes(shard)
             is_estimate |= not is_exact
         total += rows
     if work.limit is None or total < work.limit:
@@ -229,7 +236,7 @@ def expected_rows(work: Work) -> tuple[int | None, bool]:
     return work.limit, False
 
 
-def _rows_by_bytes(shard: Shard) -> tuple[int, bool]:
+def rows_by_bytes(shard: Shard) -> tuple[int, bool]:
     """Rows of a text shard by the line ends in its first bytes, and whether those were all.
 
     Raises DataError where these bytes cannot be read.
@@ -291,12 +298,31 @@ def _columns(
     fixed = load_schema(layout)
     if fixed is not None:
         columns = PartColumns.of(fixed, prefix)
-        wanted = job_schema(columns.kept_schema, job.output, job.sampling, job.model)
+        # A retry may drop the rules that stopped rows; their column stays.
+        stops_early = job.stop_early.is_active or (
+            columns.name("stopped_by") in columns.added_schema.names
+        )
+        wanted = job_schema(
+            columns.kept_schema, job.output, job.sampling, job.model, stops_early=stops_early
+        )
         check_schema(fixed, wanted, str(layout.path))
         return columns, []
     plan = _planned_columns(job, shards, needed)
-    schema = job_schema(plan.kept_schema, job.output, job.sampling, job.model)
+    schema = job_schema(
+        plan.kept_schema,
+        job.output,
+        job.sampling,
+        job.model,
+        stops_early=job.stop_early.is_active,
+    )
     return PartColumns.of(schema, prefix), list(plan.warnings)
+
+
+def added_names(job: JobConfig) -> tuple[str, ...]:
+    """Names of the columns that this job adds to its input's."""
+    return generated_names(
+        job.output, job.sampling, job.model, stops_early=job.stop_early.is_active
+    )
 
 
 def _planned_columns(
@@ -312,7 +338,7 @@ def _planned_columns(
         needed=tuple(needed),
         used_by=needed,
         keep=job.output.keep,
-        generated=generated_names(job.output, job.sampling, job.model),
+        generated=added_names(job),
         prefix=job.output.prefix,
         fixed=fixed,
     )

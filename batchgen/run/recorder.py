@@ -18,16 +18,17 @@ from batchgen.records import Completion, EngineStats, FinishedRow, Prompt, Refus
 from batchgen.run.budget import ErrorBudget
 from batchgen.run.stop import StopRun
 from batchgen.schedule.dedupe import Admission, Dedupe, copy_row
+from batchgen.schedule.early_stop import saved_tokens_max
 from batchgen.schedule.ordering import LengthEstimate
 from batchgen.stats.batch import BatchRecord
 from batchgen.stats.meter import BatchMeter, StageSeconds
+from batchgen.stats.steps import StepTotals, StepWatch
+from batchgen.stats.totals import BatchTotals
 
 GROUP_ROWS = 64
 """Rows handed to the store at once; the journal writes them as one frame per part."""
 GROUP_S = 0.5
 """Seconds after which a smaller group goes as well."""
-LOOK_S = 0.25
-"""Seconds between two looks into the engine."""
 
 
 class Store(Protocol):
@@ -62,11 +63,18 @@ class Counts:
     rows: int = 0
     failed: int = 0
     failed_by_type: Counter[str] = field(default_factory=Counter)
+    generated: int = 0
+    """Rows that the engine worked for and did not fail; tokens are those of these."""
+    sequences: int = 0
+    """Completions of these rows: more than one each with `n` above 1."""
     prompt_tokens: int = 0
     output_tokens: int = 0
     cached_tokens: int | None = None
     stale: int = 0
     last_completion_at: float | None = None
+    stopped_early: Counter[str] | None = None
+    """Rows that the engine worked for and a rule stopped, by rule; None without rules."""
+    saved_tokens_max: int | None = None
     samples: list[dict[str, Any]] = field(default_factory=list)
 
 
@@ -88,11 +96,19 @@ class Recorder:
         dedupe: Dedupe | None,
         estimate: LengthEstimate,
         stages: StageSeconds,
+        has_no_rows_left: Callable[[], bool],
         with_prompt: bool,
         with_json: bool,
+        stops_early: bool = False,
     ) -> None:
         self.counts = Counts()
-        self.engine = engine
+        self.totals = BatchTotals()
+        if stops_early:
+            self.counts.stopped_early, self.counts.saved_tokens_max = Counter(), 0
+        self._stops_early = stops_early
+        self._engine = engine
+        self._steps = StepWatch(engine.num_steps, engine.stats())
+        self._has_no_rows_left = has_no_rows_left
         self._clock = engine.clock
         self._run_id = run_id
         self._feed = feed
@@ -109,8 +125,23 @@ class Recorder:
         self._with_json = with_json
         self._process = psutil.Process()
         self._group: list[FinishedRow] = []
-        self._grouped_at = self._looked_at = self._clock.now()
-        self._meter = self._open_batch()
+        self._grouped_at = self._clock.now()
+        self._meter = self._open_batch(self._grouped_at)
+
+    @property
+    def engine(self) -> Engine:
+        """The engine that works for this run now."""
+        return self._engine
+
+    @engine.setter
+    def engine(self, engine: Engine) -> None:
+        self._engine = engine
+        self._steps.restart(engine.num_steps, engine.stats())
+
+    @property
+    def step_totals(self) -> StepTotals:
+        """What the steps of this run add up to."""
+        return self._steps.totals
 
     @property
     def num_settled(self) -> int:
@@ -160,6 +191,8 @@ class Recorder:
         self._budget.finished(row.error_type)
         if row.error_type is None:
             self._estimate.observe(len(prompt.token_ids), row.num_output_tokens or 0)
+        if row.stopped_by is not None:
+            self._stopped_early(prompt, completion, row.stopped_by)
         self._finish(row, completion)
         if self._dedupe is not None:
             copies, successor = self._dedupe.settle(prompt, row)
@@ -168,26 +201,47 @@ class Recorder:
             if successor is not None:
                 self._requeue([successor])
 
+    def _stopped_early(self, prompt: Prompt, completion: Completion, rule: str) -> None:
+        """Count a row that did not run to its end."""
+        max_model_len = self.engine.info.max_model_len
+        saved = saved_tokens_max(completion, prompt.sampling, max_model_len)
+        self._meter.stopped_early(saved)
+        counts = self.counts
+        counts.stopped_early = (counts.stopped_early or Counter()) + Counter([rule])
+        counts.saved_tokens_max = (counts.saved_tokens_max or 0) + saved
+
     def stale(self, completion: Completion) -> None:
         """Count a completion that nobody waits for."""
         self.counts.stale += 1
 
     def occupied(self, seconds: float, num_running: int, num_waiting: int) -> None:
-        """Time has passed in the engine; called after each of its steps."""
-        self._meter.occupancy.add(seconds, num_running, num_waiting)
-        now = self._clock.now()
-        if now - self._looked_at >= LOOK_S:
-            self._looked_at = now
-            self._meter.look(self.engine.stats())
-        if self._group and now - self._grouped_at >= GROUP_S:
+        """Time has passed, in a step of the engine or between two of them."""
+        has_stepped = self._steps.has_stepped(self._engine.num_steps)
+        if has_stepped:
+            stats = self._engine.stats()
+            self._steps.follow(self._engine.num_steps, stats, seconds)
+            self._meter.look(stats)
+        num_running, is_blocked = self._steps.in_use(num_running, self._engine.info.max_num_seqs)
+        self._meter.passed(
+            seconds,
+            num_running,
+            max(num_waiting, is_blocked),
+            is_tail=self._has_no_rows_left(),
+            between_steps=not has_stepped,
+        )
+        if self._group and self._clock.now() - self._grouped_at >= GROUP_S:
             self._hand_over()
 
     def called(self, completions: list[Completion]) -> None:
         """A call of the batch API has ended."""
+        self._steps.follow(self._engine.num_steps, self._engine.stats())
         self._meter.occupancy.add_call(
-            (completion.scheduled_at, completion.finished_at)
-            for completion in completions
-            if completion.scheduled_at is not None and completion.finished_at is not None
+            (
+                (completion.scheduled_at, completion.finished_at)
+                for completion in completions
+                if completion.scheduled_at is not None and completion.finished_at is not None
+            ),
+            is_tail=self._has_no_rows_left(),
         )
 
     def end_batch(self, closed_by: str = "size") -> None:
@@ -196,17 +250,22 @@ class Recorder:
             return
         self._hand_over()
         self._stages.write_s = self._store.write_seconds()
+        now = self._clock.now()
         record = self._meter.close(
-            now=self._clock.now(),
+            now=now,
             stats=self._engine_stats(),
             stages=self._stages,
             rss_bytes=self._process.memory_info().rss,
             closed_by=closed_by,
+            steps=self._steps.totals,
+            prefill_token_s=self._steps.cost.prefill_token_s,
+            sees_steps=self._sees_steps(),
         )
-        self._store.batch(record)
-        self._meter = self._open_batch()
+        self.totals.add(record)
+        self._meter = self._open_batch(now)
+        self._store.batch(record)  # may wait for the disk, in time that is the next batch's
 
-    def _open_batch(self) -> BatchMeter:
+    def _open_batch(self, now: float) -> BatchMeter:
         batch_id = self._next_batch_id
         self._next_batch_id += 1
         stages = self._stages
@@ -215,10 +274,16 @@ class Recorder:
             batch_id=batch_id,
             feed=self._feed,
             slots=self.engine.info.max_num_seqs,
-            now=self._clock.now(),
+            now=now,
             stats=self._engine_stats(),
             stages=StageSeconds(stages.read_s, stages.render_s, stages.write_s),
+            steps=self._steps.totals,
+            stops_early=self._stops_early,
         )
+
+    def _sees_steps(self) -> bool:
+        """Whether time between steps is noted, and lost: an own process works on meanwhile."""
+        return self._feed == "continuous" and not self._engine.info.settings.get("own_process")
 
     def _engine_stats(self) -> EngineStats:
         return self.engine.stats()
@@ -238,6 +303,8 @@ class Recorder:
         elif len(counts.samples) < 2 and row.duplicate_of is None:
             counts.samples.append({"shard": row.shard, "row": row.row, "output": row.output})
         if completion is not None and row.error_type is None:
+            counts.generated += 1
+            counts.sequences += len(completion.samples)
             counts.prompt_tokens += row.num_prompt_tokens or 0
             counts.output_tokens += row.num_output_tokens or 0
             if row.num_cached_tokens is not None:
@@ -284,6 +351,7 @@ class Recorder:
             reasoning=[sample.reasoning for sample in samples],
             logprobs=[sample.logprobs for sample in samples],
             json_valid=[is_json(sample.text) for sample in samples] if self._with_json else None,
+            stopped_by=completion.stopped_by,
         )
 
     def _row_of_one(self, prompt: Prompt, completion: Completion, sample: Sample) -> FinishedRow:
@@ -308,6 +376,7 @@ class Recorder:
             sample.reasoning,
             sample.logprobs,
             is_json(sample.text) if self._with_json else None,
+            completion.stopped_by,
         )
 
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from batchgen.errors import EngineDied, EngineError
 from batchgen.protocols import Clock, Engine
 from batchgen.records import Completion, Prompt, Request, RowError, RowKey, Sampling
+from batchgen.schedule.early_stop import EarlyStop
 from batchgen.schedule.feeds import InFlight, Rows, Sink, Stop, feed_continuous
 from batchgen.schedule.ordering import Item
 
@@ -133,6 +134,7 @@ class Recovery:
         sink: Sink,
         stop: Stop,
         in_flight: InFlight,
+        early_stop: EarlyStop | None = None,
     ) -> None:
         self._keeper = keeper
         self._rows = rows
@@ -140,6 +142,7 @@ class Recovery:
         self._sink = sink
         self._stop = stop
         self._in_flight = in_flight
+        self._early_stop = early_stop
 
     def run(self, feed: Callable[[Engine], None]) -> None:
         """Drive `feed` until it returns; deaths of the engine are survived as described above."""
@@ -212,6 +215,7 @@ class Recovery:
             self._stop,
             self._in_flight,
             window=len(group),
+            early_stop=self._early_stop,
         )
 
     def _blame(self, prompt: Prompt, death: EngineError) -> None:

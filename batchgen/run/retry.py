@@ -24,7 +24,7 @@ Selection = dict[tuple[str, int], set[int]]
 QUERY_COLUMNS = (
     "shard", "row", "output", "finish_reason", "num_prompt_tokens", "num_output_tokens",
     "num_cached_tokens", "ttft_s", "latency_s", "run_id", "batch_id", "duplicate_of",
-    "error_type", "error", "json_valid",
+    "error_type", "error", "json_valid", "stopped_by",
 )  # fmt: skip
 
 

@@ -11,6 +11,7 @@ import os
 from collections.abc import Callable
 
 from batchgen.errors import EngineError
+from batchgen.monitor.console import Console, json_line
 from batchgen.protocols import Clock
 from batchgen.run.recovery import EngineKeeper
 
@@ -68,7 +69,13 @@ class StallWatch:
             self._keeper.interrupt(f"{silence} (errors.stall_timeout is {self._timeout_s:g} s)")
 
 
-def end_process(reason: str) -> None:
-    """Say why on stderr and end at once with the engine's exit code."""
-    os.write(2, f"error: {reason}; finished rows are saved, the same command continues\n".encode())
+def end_process(reason: str, console: Console) -> None:
+    """Say why on stderr and end at once with the engine's exit code.
+
+    It is written past the console, whose stream the thread that hangs may have locked.
+    """
+    text = f"{reason}; finished rows are saved, the same command continues"
+    is_json = console.log_format == "json"
+    line = json_line("error", text, console.run_id) if is_json else f"error: {text}"
+    os.write(2, f"{line}\n".encode())
     os._exit(EngineError.exit_code)

@@ -53,6 +53,23 @@ class RunSummary:
     engine: Mapping[str, Any] | None = None
     samples: tuple[Mapping[str, Any], ...] = ()
     """Up to two outputs: `shard`, `row`, `output`."""
+    stopped_early: Mapping[str, int] | None = None
+    """Rows that a rule of `stop_early` stopped, by rule, copies left out; None without rules."""
+    num_saved_tokens_max: int | None = None
+    """Output tokens that these rows could still have had; most would have ended earlier."""
+    roofline_s: float | None = None
+    """Least time that this machine needs for the work of this execution; None: not known."""
+    roofline_fraction: float | None = None
+    """`roofline_s` ÷ `generate_s`."""
+    roofline_source: str | None = None
+    """The rates of the machine, and where they come from."""
+    diagnosis: tuple[Mapping[str, Any], ...] = ()
+    """What limited this execution, the most important first: `kind`, `summary`, `evidence`,
+    `remedy`, `share`."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """All fields, under their names."""
+        return {name: getattr(self, name) for name in self.__dataclass_fields__}
 
     def raise_for_exit_code(self) -> None:
         """Raise ErrorBudgetExceeded or BatchgenError where the command line would not exit 0."""

@@ -11,13 +11,14 @@ engine dies, `EngineDied` passes through; the rows that were in flight are in `I
 the next engine.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from itertools import count
 from typing import Protocol
 
 from batchgen.protocols import Engine
 from batchgen.records import Completion, Prompt, Refusal, Request
+from batchgen.schedule.early_stop import EarlyStop
 from batchgen.schedule.ordering import FILL_SLOTS, FILL_WINDOW, NOTHING_ELSE, Item
 
 
@@ -68,7 +69,8 @@ class Sink(Protocol):
         ...
 
     def occupied(self, seconds: float, num_running: int, num_waiting: int) -> None:
-        """The engine has worked `seconds` with so many rows decoding and waiting."""
+        """`seconds` have passed with so many rows decoding and waiting: a step of the engine, or
+        the time between two steps (then its `num_steps` has not risen)."""
         ...
 
     def called(self, completions: list[Completion]) -> None:
@@ -114,6 +116,9 @@ class InFlight:
     def __len__(self) -> int:
         return len(self._prompts)
 
+    def __contains__(self, request_id: object) -> bool:
+        return request_id in self._prompts
+
     @property
     def request_ids(self) -> list[str]:
         """Ids of all requests in flight."""
@@ -143,7 +148,14 @@ class InFlight:
 
 
 def feed_continuous(
-    rows: Rows, engine: Engine, sink: Sink, stop: Stop, in_flight: InFlight, *, window: int
+    rows: Rows,
+    engine: Engine,
+    sink: Sink,
+    stop: Stop,
+    in_flight: InFlight,
+    *,
+    window: int,
+    early_stop: EarlyStop | None = None,
 ) -> None:
     """Keep `window` rows in flight until the queue is exhausted.
 
@@ -153,6 +165,7 @@ def feed_continuous(
     slots = engine.info.max_num_seqs
     now = engine.clock.now()
     while True:
+        was_empty = not len(in_flight)
         stop.check(len(in_flight))
         room = window - sink.num_unsaved
         if room < min(window, slots):
@@ -163,24 +176,39 @@ def feed_continuous(
             prompt = _next_prompt(rows, sink, stop, urgency)
             if prompt is None:
                 break
-            refused = engine.add(in_flight.enter(prompt))
+            request = in_flight.enter(prompt)
+            refused = engine.add(request)
             if refused is not None:
                 in_flight.leave(refused, sink)
+            elif early_stop is not None:
+                early_stop.follow(request.id)
         if not len(in_flight):
             if rows.is_exhausted:
                 return
             continue
         num_running = min(len(in_flight), slots)
         num_waiting = len(in_flight) - num_running
+        ended, began = now, engine.clock.now()
+        sink.occupied(began - ended, *((0, 0) if was_empty else (num_running, num_waiting)))
         finished = engine.step()
-        before, now = now, engine.clock.now()
-        sink.occupied(now - before, num_running, num_waiting)
+        now = engine.clock.now()
+        sink.occupied(now - began, num_running, num_waiting)
         for completion in finished:
             in_flight.leave(completion, sink)
+        if early_stop is not None:
+            for completion in early_stop.after_step(engine, in_flight):
+                in_flight.leave(completion, sink)
 
 
 def feed_generate(
-    rows: Rows, engine: Engine, sink: Sink, stop: Stop, in_flight: InFlight, *, batch_size: int
+    rows: Rows,
+    engine: Engine,
+    sink: Sink,
+    stop: Stop,
+    in_flight: InFlight,
+    *,
+    batch_size: int,
+    early_stop: EarlyStop | None = None,
 ) -> None:
     """One call of the engine's batch API for each `batch_size` rows, saved before the next one."""
     while not rows.is_exhausted:
@@ -188,7 +216,7 @@ def feed_generate(
         requests = _take_batch(rows, sink, in_flight, batch_size)
         if requests:
             with stop.interruptible():
-                completions = engine.generate(requests)
+                completions = _generate(engine, requests, early_stop)
             sink.called(completions)
             for completion in completions:
                 in_flight.leave(completion, sink)
@@ -197,18 +225,50 @@ def feed_generate(
 
 
 def feed_sequential(
-    rows: Rows, engine: Engine, sink: Sink, stop: Stop, in_flight: InFlight
+    rows: Rows,
+    engine: Engine,
+    sink: Sink,
+    stop: Stop,
+    in_flight: InFlight,
+    *,
+    early_stop: EarlyStop | None = None,
 ) -> None:
     """One row at a time: the next one enters when the engine is empty."""
     while (prompt := _next_prompt(rows, sink, stop, NOTHING_ELSE)) is not None:
         request = in_flight.enter(prompt)
         with stop.interruptible():
-            completions = engine.generate([request])
+            completions = _generate(engine, [request], early_stop)
         sink.called(completions)
         for completion in completions:
             in_flight.leave(completion, sink)
     if not rows.is_exhausted:
         stop.check()
+
+
+def _generate(
+    engine: Engine, requests: Sequence[Request], early_stop: EarlyStop | None
+) -> list[Completion]:
+    """Finish all of these: one call of the batch API, unless rows may be stopped early.
+
+    That call cannot be interrupted for a single row, so then its steps are taken one by one; the
+    engine drains at the end just the same.
+    """
+    if early_stop is None:
+        return engine.generate(requests)
+    completions: list[Completion] = []
+    waiting = {request.id for request in requests}
+    for request in requests:
+        refused = engine.add(request)
+        if refused is not None:
+            completions.append(refused)
+        else:
+            early_stop.follow(request.id)
+    while engine.num_unfinished:
+        finished = engine.step()
+        waiting.difference_update(completion.request_id for completion in finished)
+        completions += finished
+        completions += early_stop.after_step(engine, waiting)
+    return completions
 
 
 def _urgency(num_in_flight: int, slots: int) -> int:

@@ -85,8 +85,8 @@ class RowQueue:
     """Rows on their way to the engine: prepared blocks in, single rows out, in order.
 
     `fetch(wait)` gives the next prepared rows: an empty list when there are none yet (only with
-    `wait` false), None at the end. Rows that an engine lost come back through `push_back` and go
-    out first.
+    `wait` false), None at the end; `source_is_over` tells without fetching that nothing is left.
+    Rows that an engine lost come back through `push_back` and go out first.
     """
 
     def __init__(
@@ -96,8 +96,10 @@ class RowQueue:
         order: str,
         look_ahead: int,
         estimate: LengthEstimate,
+        source_is_over: Callable[[], bool] = lambda: False,
     ) -> None:
         self._fetch = fetch
+        self._source_is_over = source_is_over
         self._order = order
         self._look_ahead = look_ahead if order != "input" else 1
         self._estimate = estimate
@@ -109,6 +111,12 @@ class RowQueue:
     def is_exhausted(self) -> bool:
         """Nothing is left, and nothing will come."""
         return self._at_end and not self._ready and not self._gathered
+
+    @property
+    def is_over(self) -> bool:
+        """The same, told also where the end has not been fetched yet."""
+        is_empty = not self._ready and not self._gathered
+        return is_empty and (self._at_end or self._source_is_over())
 
     def push_back(self, items: Sequence[Item]) -> None:
         """These go out next, in this order."""

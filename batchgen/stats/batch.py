@@ -54,6 +54,19 @@ class BatchRecord:
     write_s: float | None = None
     rss_bytes: int | None = None
     closed_by: str = "size"
+    num_stopped_early: int | None = None
+    """Rows that a rule of `stop_early` stopped; None where the job has none, or is not known."""
+    num_saved_tokens_max: int | None = None
+    """Output tokens that these rows could still have had: more than would have come."""
+    num_steps: int | None = None
+    tail_s: float | None = None
+    """The part of `drain_s` after the last row of the run had entered the engine."""
+    blocked_s: float | None = None
+    """Time with free slots and rows waiting in the engine, for want of KV cache."""
+    host_s: float | None = None
+    """Time between steps in which an engine in this process had rows and stood still."""
+    prefill_s: float | None = None
+    """What the prompt tokens computed meanwhile cost, told from the durations of the steps."""
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, as they stand in the journal."""

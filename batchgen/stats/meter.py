@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from batchgen.records import Completion, EngineStats, FinishedRow
 from batchgen.stats.batch import BatchRecord
 from batchgen.stats.occupancy import Occupancy
+from batchgen.stats.steps import StepTotals
 
 
 class StageSeconds:
@@ -32,6 +33,7 @@ class BatchMeter:
         now: float,
         stats: EngineStats,
         stages: StageSeconds,
+        steps: StepTotals | None = None,
         stops_early: bool = False,
     ) -> None:
         self.run_id = run_id
@@ -53,6 +55,8 @@ class BatchMeter:
         self._started_at = datetime.now(UTC).isoformat()
         self._stats = stats
         self._stages = stages
+        self._steps = steps
+        self._host_s = 0.0
         self._kv_cache_usage_max = stats.kv_cache_usage
 
     def row(self, row: FinishedRow, completion: Completion | None = None) -> None:
@@ -83,6 +87,20 @@ class BatchMeter:
         self._num_stopped_early = (self._num_stopped_early or 0) + 1
         self._num_saved_tokens_max = (self._num_saved_tokens_max or 0) + num_saved_tokens_max
 
+    def passed(
+        self,
+        seconds: float,
+        num_running: int,
+        num_waiting: int,
+        *,
+        is_tail: bool,
+        between_steps: bool,
+    ) -> None:
+        """Time has passed with so many rows in the engine, in a step of it or between two."""
+        self.occupancy.add(seconds, num_running, num_waiting, is_tail=is_tail)
+        if between_steps and num_running:
+            self._host_s += seconds
+
     def look(self, stats: EngineStats) -> None:
         """Note a look at the running engine (peak of the KV cache)."""
         if stats.kv_cache_usage is not None:
@@ -96,9 +114,18 @@ class BatchMeter:
         stages: StageSeconds,
         rss_bytes: int | None,
         closed_by: str,
+        steps: StepTotals | None = None,
+        prefill_token_s: float | None = None,
+        sees_steps: bool = False,
     ) -> BatchRecord:
-        """The record of this batch, its wall time ending `now`."""
+        """The record of this batch, its wall time ending `now`.
+
+        `prefill_token_s` is the price of a prompt token as far as the steps tell it by now;
+        `sees_steps`: time between steps was noted, and the engine stood still in it.
+        """
         self.look(stats)
+        num_steps, prefill_s = self._work(steps, prefill_token_s)
+        is_observed = self.occupancy.observed_s > 0
         wall_s = now - self._opened
         produced_out = _delta(stats.num_output_tokens, self._stats.num_output_tokens)
         produced_in = _delta(stats.num_prompt_tokens, self._stats.num_prompt_tokens)
@@ -129,7 +156,7 @@ class BatchMeter:
             latency_s_p95=latency[1],
             queue_s_p50=percentiles(self._queue)[0],
             num_running_mean=self.occupancy.num_running_mean,
-            drain_s=self.occupancy.drain_s if self.occupancy.observed_s else None,
+            drain_s=self.occupancy.drain_s if is_observed else None,
             kv_cache_usage_max=self._kv_cache_usage_max,
             num_preemptions=_delta(stats.num_preemptions, self._stats.num_preemptions),
             read_s=stages.read_s - self._stages.read_s,
@@ -139,7 +166,24 @@ class BatchMeter:
             closed_by=closed_by,
             num_stopped_early=self._num_stopped_early,
             num_saved_tokens_max=self._num_saved_tokens_max,
+            num_steps=num_steps,
+            tail_s=self.occupancy.tail_s if is_observed else None,
+            blocked_s=self.occupancy.blocked_s if is_observed else None,
+            host_s=self._host_s if is_observed and sees_steps else None,
+            prefill_s=prefill_s,
         )
+
+    def _work(
+        self, steps: StepTotals | None, prefill_token_s: float | None
+    ) -> tuple[int | None, float | None]:
+        """Steps of the engine in this batch, and seconds of them that went into prefill."""
+        if steps is None or self._steps is None:
+            return None, None
+        num_steps = steps.num_steps - self._steps.num_steps
+        if prefill_token_s is None:
+            return num_steps, None
+        num_tokens = steps.num_prefill_tokens - self._steps.num_prefill_tokens
+        return num_steps, min(num_tokens * prefill_token_s, self.occupancy.observed_s)
 
 
 def token_time(completion: Completion) -> float | None:

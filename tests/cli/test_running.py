@@ -139,9 +139,28 @@ def test_json_lines_on_stderr_are_all_objects(job):
     process = subprocess.run(
         [SCRIPT, "run", "job.yaml", "--log-format", "json"], capture_output=True, text=True
     )
-    levels = {json.loads(line)["level"] for line in process.stderr.splitlines()}
-    assert "progress" in levels
+    entries = [json.loads(line) for line in process.stderr.splitlines()]
     assert process.returncode == 0
+    assert "progress" in {entry["level"] for entry in entries}
+    assert all({"time", "level", "message", "run_id"} <= set(entry) for entry in entries)
+    log = [json.loads(line) for line in Path("out/.batchgen/log").read_text().splitlines()]
+    assert {entry["run_id"] for entry in (*entries, *log)} == {entries[0]["run_id"]}
+
+
+@pytest.mark.parametrize(
+    ("override", "code", "has_run"),
+    [("sampling.max_tokens=-1", 3, False), ("input.paths=gone.jsonl", 4, True)],
+)
+def test_errors_are_json_lines_too(job, override, code, has_run):
+    job()
+    process = subprocess.run(
+        [SCRIPT, "run", "job.yaml", "--log-format", "json", "-s", override],
+        capture_output=True,
+        text=True,
+    )
+    (entry,) = map(json.loads, process.stderr.splitlines())
+    assert (process.returncode, entry["level"]) == (code, "error")
+    assert (entry["run_id"] is not None) is has_run
 
 
 @pytest.mark.parametrize(

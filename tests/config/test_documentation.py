@@ -9,7 +9,9 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.mark.parametrize("module", ["amounts", "document", "interpolation", "locate", "masking"])
+@pytest.mark.parametrize(
+    "module", ["amounts", "document", "interpolation", "locate", "masking", "operation"]
+)
 def test_examples_in_docstrings_hold(module):
     results = doctest.testmod(importlib.import_module(f"batchgen.config.{module}"))
     assert results.attempted

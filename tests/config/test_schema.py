@@ -31,6 +31,8 @@ def validator():
     [
         {},
         {"batch": {"window": 64}},
+        {"stop_early": {"pattern": "END", "repetition": True}},
+        {"stop_early": {"repetition": {"min_count": 3}}},
         {"sampling": {"json_schema": {"column": "schema"}}},
         {"model": {"engine": "simulated", "extra": {"clock": "simulated"}}},
         {"model": {"engine": "simulated", "extra": {"gpu_memory_utilization": 0.5}}},
@@ -46,6 +48,7 @@ def test_the_schema_accepts_what_the_loader_accepts(validator, change):
     [
         {"batch": {"sise": 3}},
         {"batch": {"window": 0}},
+        {"stop_early": {"repetition": {"min_count": 1}}},
         {"sampling": {"max_tokens": -5}},
         {"sampling": {"top_k": {"colum": "k"}}},
         {"model": {"engine": "simulated", "extra": {"clok": "real"}}},

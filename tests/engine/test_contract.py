@@ -1,7 +1,7 @@
 """What every engine promises, checked on the simulated one and on real vLLM with a tiny model."""
 
 from collections.abc import Callable, Iterator
-from itertools import count
+from itertools import count, pairwise
 from typing import Any
 
 import pytest
@@ -231,6 +231,76 @@ def test_aborted_requests_never_come_out(engine: Engine) -> None:
     while engine.num_unfinished:
         ids += [completion.request_id for completion in engine.step()]
     assert ids == [kept.id]
+
+
+def test_progress_grows_and_leaves_the_request_running(engine: Engine) -> None:
+    request = make_request(max_tokens=20)
+    engine.add(request)
+    texts, counts = [""], [0]
+    while (done := engine.step()) == []:
+        progress = engine.progress(request.id)
+        assert progress is not None
+        (sample,) = progress.samples
+        texts.append(sample.text)
+        counts.append(sample.num_tokens)
+    assert counts == sorted(counts)
+    assert all(later.startswith(text) for text, later in pairwise(texts))
+    assert done[0].samples[0].text.startswith(texts[-1])
+    assert (done[0].samples[0].num_tokens, done[0].samples[0].finish_reason) == (20, "length")
+
+
+def test_progress_is_what_abort_hands_over(engine: Engine) -> None:
+    request = make_request(max_tokens=50)
+    engine.add(request)
+    engine.step()
+    engine.progress(request.id)
+    engine.step()
+    progress = engine.progress(request.id)
+    assert engine.abort([request.id])[0] == progress
+
+
+def test_progress_tells_how_long_a_request_has_run(engine: Engine) -> None:
+    request = make_request(max_tokens=50)
+    engine.add(request)
+    engine.step()
+    first = engine.progress(request.id)
+    engine.step()
+    second = engine.progress(request.id)
+    for progress in (first, second):
+        assert progress is not None
+        assert progress.scheduled_at is not None
+        assert progress.finished_at is not None
+    assert first.scheduled_at == second.scheduled_at
+    assert first.scheduled_at <= first.finished_at <= second.finished_at
+
+
+def test_progress_of_several_samples_shows_all_of_them(engine: Engine) -> None:
+    request = make_request(max_tokens=50, temperature=1.0, n=3)
+    engine.add(request)
+    engine.step()
+    progress = engine.progress(request.id)
+    assert progress is not None
+    assert len(progress.samples) == 3
+
+
+def test_there_is_no_progress_of_what_waits_has_ended_or_is_unknown(engine: Engine) -> None:
+    requests = [make_request(max_tokens=50) for _ in range(17)]
+    for request in requests:
+        engine.add(request)
+    engine.step()
+    assert engine.progress(requests[16].id) is None
+    engine.abort([requests[0].id])
+    assert engine.progress(requests[0].id) is None
+    assert engine.progress("never heard of") is None
+
+
+def test_abort_keeps_log_probabilities(engine: Engine) -> None:
+    request = make_request(max_tokens=50, logprobs=2)
+    engine.add(request)
+    engine.step()
+    (sample,) = engine.abort([request.id])[0].samples
+    assert sample.logprobs is not None
+    assert len(sample.logprobs) == sample.num_tokens
 
 
 def test_shared_prefixes_are_told_as_cached_tokens(engine: Engine) -> None:

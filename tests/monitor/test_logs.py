@@ -37,6 +37,27 @@ def test_json_lines_hold_one_object_each(tmp_path):
     assert "ValueError: broken" in failed["traceback"]
 
 
+def test_json_lines_name_the_run(tmp_path):
+    with log_to(tmp_path / "log", log_format="json", run_id="r1") as logger:
+        logger.info("started")
+    (entry,) = map(json.loads, (tmp_path / "log").read_text().splitlines())
+    assert (entry["run_id"], set(entry)) == ("r1", {"time", "level", "message", "run_id"})
+
+
+@pytest.mark.parametrize("log_format", ["text", "json"])
+def test_secrets_are_masked_in_messages_and_tracebacks(tmp_path, log_format):
+    with log_to(tmp_path / "log", log_format=log_format) as logger:
+        logger.info("reading s3://me:hunter2@bucket/x")
+        try:
+            raise ValueError("https://host/x?token=hunter2")
+        except ValueError:
+            logger.exception("it failed")
+    text = (tmp_path / "log").read_text()
+    assert "hunter2" not in text
+    assert "s3://***@bucket/x" in text
+    assert "token=***" in text
+
+
 def test_a_second_run_appends(tmp_path):
     log_a_failure(tmp_path / "log", "text")
     assert log_a_failure(tmp_path / "log", "text").count("INFO started") == 2
@@ -73,3 +94,8 @@ def test_a_traceback_is_saved_whole(tmp_path):
     path = save_traceback(caught.value, tmp_path)
     assert path.parent == tmp_path
     assert "in fail" in path.read_text()
+
+
+def test_a_saved_traceback_holds_no_secret(tmp_path):
+    path = save_traceback(ValueError("s3://me:hunter2@bucket"), tmp_path)
+    assert "hunter2" not in path.read_text()

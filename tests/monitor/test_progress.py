@@ -164,6 +164,21 @@ def test_progress_file_keeps_how_the_run_ended(clock, work, tmp_path):
     assert json.loads(path.read_text())["phase"] == "stopped"
 
 
+def test_progress_file_is_final_only_when_the_run_says_so(clock, work, tmp_path):
+    path = tmp_path / "progress.json"
+    with reporter(work, SilentConsole(), path):
+        clock.sleep(1)
+    assert json.loads(path.read_text())["phase"] == "finish"
+
+
+def test_each_sample_and_the_last_one_are_handed_on(clock, work):
+    seen = []
+    with reporter(work, SilentConsole(), on_sample=seen.append):
+        clock.sleep(3)
+        work.finish(5)
+    assert [progress.snapshot.rows_done for progress in seen] == [0, 0, 0, 0, 5]
+
+
 def test_a_progress_file_that_cannot_be_written_is_warned_of_once(clock, work, tmp_path):
     console = SilentConsole()
     with reporter(work, console, tmp_path / "missing" / "progress.json"):

@@ -34,7 +34,12 @@ def test_the_columns_follow_the_design() -> None:
 
 def test_every_field_of_a_finished_row_has_a_column() -> None:
     everything = output_schema(
-        pa.schema([]), with_prompt=True, with_reasoning=True, with_logprobs=True, with_json=True
+        pa.schema([]),
+        with_prompt=True,
+        with_reasoning=True,
+        with_logprobs=True,
+        with_json=True,
+        with_stopped_by=True,
     )
     assert everything.names == [field for field in FinishedRow._fields if field != "part_start"]
 
@@ -67,6 +72,11 @@ def test_with_several_completions_a_completions_columns_are_lists(n: Any) -> Non
     )
     lists = [field.name for field in schema if pa.types.is_list(field.type)]
     assert lists == ["output", "finish_reason", "json_valid"]
+
+
+def test_rules_that_stop_rows_early_add_the_column_that_names_them() -> None:
+    parts = OutputConfig(path="x"), SamplingConfig(), ModelConfig(name="m")
+    assert generated_names(*parts, stops_early=True) == (*ALWAYS, "stopped_by")
 
 
 def test_a_kept_column_may_have_the_name_of_an_absent_one() -> None:

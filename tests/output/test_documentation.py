@@ -5,12 +5,17 @@ import pyarrow as pa
 import pytest
 
 from batchgen.output.columns import output_schema
-from batchgen.records import ERROR_TYPES
+from batchgen.records import ERROR_TYPES, STOP_RULES
 from batchgen.stats.batch import CLOSED_BY, batch_schema
 
 PAGE = Path(__file__).parents[2].joinpath("docs", "outputs.md").read_text()
 ALL_COLUMNS = output_schema(
-    pa.schema([]), with_prompt=True, with_reasoning=True, with_logprobs=True, with_json=True
+    pa.schema([]),
+    with_prompt=True,
+    with_reasoning=True,
+    with_logprobs=True,
+    with_json=True,
+    with_stopped_by=True,
 )
 
 
@@ -36,6 +41,6 @@ def test_no_other_column_is_described() -> None:
     assert set(rows_of("Columns of `batches/`")) == set(batch_schema().names)
 
 
-@pytest.mark.parametrize("word", [*ERROR_TYPES, *CLOSED_BY])
+@pytest.mark.parametrize("word", [*ERROR_TYPES, *CLOSED_BY, *STOP_RULES])
 def test_every_word_of_a_column_is_described(word: str) -> None:
     assert f"`{word}`" in PAGE

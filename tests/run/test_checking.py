@@ -104,6 +104,20 @@ def test_a_document_before_the_shared_instructions_is_warned_of(job, prompt, is_
     assert any("prefix cache" in warning for warning in report.warnings) is is_warned
 
 
+@pytest.mark.parametrize(
+    ("num_shared", "block", "is_warned"),
+    [(40, 128, True), (40, 32, False), (130, 128, False), (8, 16, False), (31, 128, False)],
+)
+def test_a_shared_start_below_a_kv_block_is_warned_of(job, num_shared, block, is_warned):
+    template = "Summarize. " * num_shared + "{{ text }}"
+    made = job([{"text": "one"}, {"text": "two"}], f'prompt: {{template: "{template}"}}')
+    model = made.model.model_copy(
+        update={"extra": {"kv_block_tokens": block}, "max_model_len": 512}
+    )
+    report = check_job(made.model_copy(update={"model": model}))
+    assert any(f"whole blocks of {block}" in line for line in report.warnings) is is_warned
+
+
 def test_little_room_for_output_is_warned_of(job):
     report = check_job(job([{"prompt": "word " * 60}], sampling="{max_tokens: 16}"))
     (warning,) = report.warnings

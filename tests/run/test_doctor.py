@@ -5,9 +5,10 @@ import sys
 
 import pytest
 
+from batchgen.capacity.rates import Rates
 from batchgen.engine.vllm_settings import this_machine
 from batchgen.run import doctor
-from batchgen.run.doctor import examine
+from batchgen.run.doctor import Measured, examine, measure
 
 
 @pytest.fixture
@@ -77,6 +78,37 @@ def test_secrets_of_the_environment_are_not_shown(monkeypatch):
     (finding,) = doctor._environment()
     assert "hf_secret" not in finding.value
     assert "VLLM_LOGGING_LEVEL=WARNING" in finding.value
+
+
+def test_an_extra_that_is_not_there_comes_with_its_command(installed):
+    installed(vllm="1")
+    (finding,) = doctor._extras()
+    assert finding.status == "note"
+    assert finding.remedy == "pip install 'batchgen[report]'"
+
+
+def test_nothing_is_measured_unless_it_is_asked_for(tmp_path):
+    assert "rates" not in {item.name for item in examine(tmp_path)}
+
+
+def test_measured_rates_come_with_what_they_mean(tmp_path):
+    rates = Rates(2e12, 4e10, "measured here, bfloat16, 2 threads")
+    found = {item.name: item for item in examine(tmp_path, Measured(rates, "bfloat16"))}
+    assert found["rates"].value.startswith(f"{rates.source}: 2 TFLOP/s, 40 GB/s; ")
+    assert "up to about 50 sequences" in found["rates"].value
+
+
+def test_rates_that_could_not_be_measured_are_a_note(tmp_path):
+    found = {item.name: item for item in examine(tmp_path, Measured(None, "bfloat16", "why"))}
+    assert (found["rates"].status, found["rates"].value) == ("note", "why")
+
+
+def test_a_machine_without_torch_is_told_so(monkeypatch):
+    monkeypatch.setattr("batchgen.capacity.rates._torch_version", lambda: None)
+    monkeypatch.setenv("XDG_CACHE_HOME", "/nowhere")
+    measured = measure()
+    assert measured.rates is None
+    assert "torch" in measured.problem
 
 
 def test_settings_that_would_be_chosen_come_with_their_reasons(installed):

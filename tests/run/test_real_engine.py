@@ -111,6 +111,10 @@ def test_the_whole_command_on_real_vllm(job, tmp_path):
     assert batches["num_output_tokens"].sum() == summary["num_output_tokens"]
     assert (batches["ttft_s_p50"] > 0).all()
     assert (batches["num_running_mean"].iloc[:-1] > 8).all()
+    assert (batches["num_steps"] > 0).all()
+    assert summary["roofline_fraction"] > 0
+    assert summary["roofline_source"].startswith("measured here")
+    assert summary["diagnosis"]
     again = finish(start(job))
     assert again["nothing_new"]
     assert again["engine"] is None

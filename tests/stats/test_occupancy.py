@@ -36,3 +36,27 @@ def test_a_call_drains_from_the_moment_its_last_row_was_scheduled_and_one_ended(
 
 def test_nothing_observed_is_unknown_and_not_zero():
     assert Occupancy(slots=2).num_running_mean is None
+
+
+def test_the_tail_is_the_drain_after_the_last_row_has_entered():
+    occupancy = Occupancy(slots=4)
+    occupancy.add(1.0, num_running=2, num_waiting=0)
+    occupancy.add(3.0, num_running=1, num_waiting=0, is_tail=True)
+    occupancy.add(5.0, num_running=4, num_waiting=0, is_tail=True)
+    assert occupancy.drain_s == 4
+    assert occupancy.tail_s == 3
+
+
+def test_rows_that_wait_beside_free_slots_are_blocked():
+    occupancy = Occupancy(slots=4)
+    occupancy.add(2.0, num_running=3, num_waiting=5)
+    occupancy.add(3.0, num_running=4, num_waiting=5)
+    assert occupancy.blocked_s == 2
+
+
+def test_the_last_call_of_a_run_ends_in_its_tail():
+    occupancy = Occupancy(slots=2)
+    occupancy.add_call([(0.0, 2.0), (0.0, 4.0)])
+    occupancy.add_call([(5.0, 6.0), (5.0, 9.0)], is_tail=True)
+    assert occupancy.drain_s == 5
+    assert occupancy.tail_s == 3
