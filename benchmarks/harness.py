@@ -19,6 +19,7 @@ needs an interpreter that has it, `--ray-python`.
 
 import argparse
 import json
+import os
 import random
 import statistics
 import subprocess
@@ -267,6 +268,7 @@ def timed_job(path: str) -> float:
 
 def run_ray(shards: list[str], out: str) -> float:
     """Ray Data: read, a map that adds a text, write; nothing is journaled or ordered."""
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     import ray
 
     ray.init(

@@ -90,6 +90,8 @@ def run_watched(
                 time.sleep(GLANCE_S)
             watched.seconds = time.perf_counter() - began
             watched.code = child.poll()
+            # What came in the last moment.
+            watched.seen_s |= {name: watched.seconds for name, seen in left.items() if seen()}
         finally:
             _end(child, processes)
         watched.stdout, watched.stderr = _text(stdout), _text(stderr)

@@ -32,6 +32,7 @@ from typing import Any
 
 import pyarrow.dataset as ds
 from feeds import make_model, make_rows
+from processes import OFFLINE, RAY_RECIPE, ray_python, require_success, run_watched
 from run_batch import TUNED, chosen_settings, run_batchgen
 
 MEASURES = {
@@ -73,8 +74,6 @@ def main() -> None:
 
 def compete(folder: Path, options: argparse.Namespace) -> None:
     """Make the rows and the model, run the contestants, report."""
-    from processes import RAY_RECIPE, ray_python
-
     python = ray_python(options.ray_python, sys.executable)
     contestants = options.contestants.split(",")
     if python is None and any(name.startswith("ray") for name in contestants):
@@ -102,10 +101,8 @@ def run_ray(
     python: str, name: str, shard: str, model: str, out: Path, options: argparse.Namespace
 ) -> tuple[dict[str, float], list[tuple[int, int]]]:
     """Ray Data LLM as a process; measures, and the token counts of each row."""
-    from processes import OFFLINE, require_success, run_watched
-
     chosen = chosen_settings(model, options)
-    environment = {**OFFLINE, "VLLM_PLUGINS": ""}
+    environment = {**OFFLINE, "VLLM_PLUGINS": "", "RAY_USAGE_STATS_ENABLED": "0"}
     if name == "ray-tuned":
         environment |= {key: chosen.environment[key] for key in TUNED if key in chosen.environment}
         environment["VLLM_CPU_OMP_THREADS_BIND"] = "nobind"

@@ -4,20 +4,18 @@ The bound is taken at the way's own concurrency: one row at a time cannot share 
 weights, and is near its roofline although it is slow. The rates are measured when no engine runs.
 """
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Self
 
 from batchgen.bench.trials import Trial
 from batchgen.capacity.geometry import Geometry, load_geometry
-from batchgen.capacity.rates import Rates, measured_rates
+from batchgen.capacity.rates import Rates
 from batchgen.capacity.roofline import Work, at_least_s
 from batchgen.config.models import ModelConfig
-from batchgen.engine.vllm_settings import is_cpu_build
 from batchgen.errors import DataError
 from batchgen.records import EngineInfo
-from batchgen.run.limits import THREADS, num_devices
+from batchgen.run.limits import machine_rates
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,16 +38,8 @@ class Ceiling:
             raise DataError(f"the {engine.name} engine multiplies and reads nothing")
         if model.extra.get("speculative_config") or model.extra.get("speculative_model"):
             raise DataError("speculative decoding makes several tokens a step")
-        dtype = str(engine.settings["dtype"])
-        geometry = load_geometry(model, dtype=dtype)
-        if geometry.matmul_dtype != dtype:
-            raise DataError(f"the rate of {geometry.matmul_dtype} products is not measured")
-        if is_cpu_build():
-            threads = int(os.environ.get(THREADS) or len(cpus))
-            rates = measured_rates(dtype, threads, device="cpu", cpus=cpus, again=again)
-        else:
-            rates = measured_rates(dtype, None, device="cuda", again=again)
-        return cls(geometry, rates.times(num_devices(engine)))
+        geometry = load_geometry(model, dtype=str(engine.settings["dtype"]))
+        return cls(geometry, machine_rates(geometry, engine, cpus, again=again))
 
     def fraction(self, trial: Trial) -> float | None:
         """Least time ÷ time that the trial took; None where its steps were not counted."""

@@ -14,7 +14,7 @@ many output tokens as its row had, since the mark may change what a model has to
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 
-from batchgen.bench.workload import Workload
+from batchgen.bench.workload import Workload, is_structured
 from batchgen.records import Prompt, RowKey
 from batchgen.schedule.dedupe import prompt_digest
 from batchgen.schedule.ordering import LengthEstimate, order_block
@@ -82,7 +82,7 @@ class SweepRows:
         ids = [self._vocabulary[digit % len(self._vocabulary)] for digit in mark]
         copy = marked(prompt, self._shared[prompt.key], ids, number)
         length = self._lengths.get(prompt.key)
-        if length is None or _is_structured(prompt):
+        if length is None or is_structured(prompt):
             return copy
         return Workload((copy,), 0, 0).pinned([max(1, length)]).prompts[0]
 
@@ -142,9 +142,3 @@ def marked(prompt: Prompt, num_shared: int, mark: Sequence[int], number: int) ->
     end = min(len(ids), num_shared + len(mark))
     ids[num_shared:end] = mark[: end - num_shared]
     return prompt._replace(shard=f"{prompt.shard}#copy-{number}", token_ids=ids)
-
-
-def _is_structured(prompt: Prompt) -> bool:
-    """Whether a grammar decides where the completion ends."""
-    values = prompt.sampling.values
-    return values.get("json_schema") is not None or values.get("structured_outputs") is not None

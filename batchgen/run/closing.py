@@ -64,7 +64,7 @@ def finish(plan: Plan, outcome: "Outcome | None", console: Console) -> RunSummar
     them, and the start of this one has published what it left.
     """
     totals = plan.store.state.totals()
-    for warning in (*_misfits(plan), *_emptiness(totals)):
+    for warning in (*_misfits(plan), *_emptiness(totals, outcome)):
         plan.warnings.append(warning)
         console.warn(warning)
     summary = _summary(plan, outcome, totals, _limits(plan, outcome))
@@ -148,9 +148,11 @@ def _summary(
     )
 
 
-def _emptiness(totals: Counts) -> list[str]:
-    """A broken export upstream looks like this, too, so it is said."""
-    return [] if totals.num_rows else ["the input holds no rows; the output is empty"]
+def _emptiness(totals: Counts, outcome: "Outcome | None") -> list[str]:
+    """A broken export upstream looks like this, too, so it is said; a stopped run does not tell."""
+    if totals.num_rows or (outcome is not None and outcome.stopped is not None):
+        return []
+    return ["the input holds no rows; the output is empty"]
 
 
 def _misfits(plan: Plan) -> list[str]:

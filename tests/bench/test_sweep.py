@@ -134,7 +134,7 @@ def test_trials_last_some_seconds_where_there_are_rows_enough():
     sweep = swept(slots=8, rows=prompts(4000), **costs)
     sizes = {point.num_running: point.num_rows for point in sweep.points()}
     assert sizes[1] == 8
-    assert sizes[8] > 1000
+    assert sizes[8] > 500
 
 
 def test_repeats_of_contenders_are_interleaved():
