@@ -2,14 +2,16 @@
 
 `tune` starts an engine once and looks at a few concurrencies for a few minutes. Here it is followed
 by a second engine on which every concurrency of a grid, the recommended one among them, works
-through the same rows, several times, in turn: what a run does, start and end included. The ratio
-is the median throughput of the recommended one ÷ that of the best one. As the best of many noisy
-medians is picked, a perfect recommendation stays below 1 by about the noise.
+through the same rows, several times, in turn: what a run does, start and end included. These want
+many times as many rows as there are slots: the first rows enter all at once, which is prefill at
+its cheapest, so that a short run flatters a high concurrency. The ratio is the median throughput of
+the recommended one ÷ that of the best one. As the best of many noisy medians is picked, a perfect
+recommendation stays below 1 by about the noise.
 
 Rows are real paragraphs with log-normal output lengths, fixed for each row.
 
-    python benchmarks/tune.py                                    # tiny random model
-    python benchmarks/tune.py --model models/smollm2-135m --slots 64 --mean-tokens 24 --rows 256
+    python benchmarks/tune.py                                    # tiny random model, 10 minutes
+    python benchmarks/tune.py --model models/smollm2-135m --slots 32 --mean-tokens 24 --rows 512
 """
 
 import argparse
@@ -28,13 +30,13 @@ def main() -> None:
     """Tune, measure the grid, report; a table, then one JSON line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--model", help="directory; a tiny random Llama is made without it")
-    parser.add_argument("--rows", type=int, default=1024)
-    parser.add_argument("--slots", type=int, default=128)
-    parser.add_argument("--mean-tokens", type=int, default=64)
+    parser.add_argument("--rows", type=int, default=2048)
+    parser.add_argument("--slots", type=int, default=64)
+    parser.add_argument("--mean-tokens", type=int, default=48)
     parser.add_argument("--sigma", type=float, default=0.6)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--max-minutes", type=float, default=10.0, help="for tune")
-    parser.add_argument("--smallest", type=int, default=4, help="the grid begins here")
+    parser.add_argument("--smallest", type=int, default=8, help="the grid begins here")
     parser.add_argument("--child", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.child is not None:

@@ -62,7 +62,7 @@ class _Comparing:
 
     def run(self, output_path: str) -> Comparison:
         """Measure what there is to measure, and answer."""
-        self._console.line(f"starting the engine: {self._job.model.engine}")
+        self._console.line(f"reading rows, then starting the engine: {self._job.model.engine}")
         created_at = datetime.now(UTC).isoformat(timespec="seconds")
         ended_by: StopRun | EngineDied | None = None
         with StopWatch(self._clock, uses_timer=False) as stop:

@@ -18,6 +18,7 @@ from batchgen.bench.trials import Trial, measure, run_continuous
 from batchgen.bench.ways import Pace, Way, default_sizes, engine_ways, num_rows_of, row_shares
 from batchgen.bench.workload import BenchSession, Workload, is_structured
 from batchgen.monitor.console import Console
+from batchgen.monitor.printable import counted
 from batchgen.monitor.progress import duration
 from batchgen.protocols import Engine
 
@@ -144,7 +145,8 @@ class _EngineWays:
             options.static and why_not(self._session.job.model, self._engine.info.settings) is None
         )
         self._console.line(
-            f"{num_rows:,} rows in {len(ways)} ways, {options.num_repeats} times: about"
+            f"{counted(num_rows, 'row')} in {counted(len(ways), 'way')},"
+            f" {counted(options.num_repeats, 'time')}: about"
             f" {duration(total_s * options.num_repeats)}"
             + (", and then static" if comes_after else "")
         )

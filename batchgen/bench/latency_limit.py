@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import dataclass
+from math import isfinite
 from typing import Final
 
 from batchgen.errors import UsageError
@@ -36,7 +37,7 @@ def parse_limit(text: str) -> LatencyLimit:
     """
     match = _LIMIT.fullmatch(text.strip())
     seconds = None if match is None else parse_seconds(match[3])
-    if match is None or not seconds:
+    if match is None or not seconds or not isfinite(seconds):
         raise UsageError(
             f"--max-latency {text}: write p50 or p95 and a duration, as in p95=2s, ttft_p95=500ms"
             " or tpot_p50=80ms"

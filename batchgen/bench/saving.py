@@ -1,9 +1,10 @@
 """`compare.json` and `compare.parquet`: a comparison for programs, and its trials as a table.
 
 They stand beside the outputs of the job's runs, and touch neither these nor the lock: a comparison
-may be made before, between or after runs.
+may be made before, between or after runs. A sweep's files (`tune_report.py`) go to the same place.
 """
 
+import os
 from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
@@ -14,7 +15,8 @@ import orjson
 from batchgen.bench.comparison import Comparison
 from batchgen.bench.trials import Trial
 from batchgen.config.models import JobConfig
-from batchgen.output.disk import make_folder, write_atomically
+from batchgen.errors import DataError
+from batchgen.output.disk import make_folder, try_folder, write_atomically
 from batchgen.output.layout import RunLayout
 from batchgen.run.options import RunOptions
 from batchgen.run.planning import output_path
@@ -30,9 +32,32 @@ COUNTS: Final = ("batch_size", "num_preemptions", "num_rows", "num_failed", "num
 def result_folder(job: JobConfig, asked_for: Path | None) -> Path:
     """Where results go: the folder asked for, else the job's `output.path`.
 
-    Raises DataError where something else than runs lives in `output.path`.
+    Ask before anything is measured. Raises DataError where something else than runs lives in
+    `output.path`, and where no file can be written into the folder.
     """
-    return asked_for if asked_for is not None else output_path(job, RunOptions())
+    if asked_for is None or is_run_folder(asked_for, job):
+        folder = output_path(job, RunOptions())
+    else:
+        folder = asked_for
+    if folder.is_file():
+        raise DataError(f"{folder}: is a file; name a directory for the results")
+    try_folder(folder)
+    return folder
+
+
+def is_run_folder(folder: Path, job: JobConfig) -> bool:
+    """Whether this is the directory of the job's runs."""
+    return os.path.realpath(folder) == os.path.realpath(job.output.path)
+
+
+def make_result_folder(folder: Path, job: JobConfig) -> None:
+    """Create it; a run that comes later has to find that its directory is its own.
+
+    Raises DataError where that cannot be.
+    """
+    make_folder(folder, in_run=False)
+    if is_run_folder(folder, job):
+        make_folder(RunLayout(folder).hidden, in_run=False)
 
 
 def save_comparison(comparison: Comparison, folder: Path, job: JobConfig) -> tuple[Path, Path]:
@@ -42,15 +67,15 @@ def save_comparison(comparison: Comparison, folder: Path, job: JobConfig) -> tup
     """
     import pyarrow.parquet as pq
 
-    make_folder(folder)
-    if folder == output_path(job, RunOptions()):
-        make_folder(RunLayout(folder).hidden)  # by this a later run knows the folder for its own
+    make_result_folder(folder, job)
     options = orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE
     text = orjson.dumps(comparison.to_json(), option=options, default=str)
     table = trial_table(comparison)
     paths = folder / JSON_NAME, folder / TABLE_NAME
-    write_atomically(paths[0], lambda file: file.write(text))
-    write_atomically(paths[1], lambda file: pq.write_table(table, file, compression="zstd"))
+    write_atomically(paths[0], lambda file: file.write(text), in_run=False)
+    write_atomically(
+        paths[1], lambda file: pq.write_table(table, file, compression="zstd"), in_run=False
+    )
     return paths
 
 

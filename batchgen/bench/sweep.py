@@ -24,7 +24,7 @@ from typing import Final
 from batchgen.bench.latency_limit import LatencyLimit
 from batchgen.bench.recommendation import SAME, best_point, knee_point, within
 from batchgen.bench.steady import LEAST_ROWS, Steady, measure_steady, rows_needed
-from batchgen.bench.sweep_points import SweepPoint, point_of
+from batchgen.bench.sweep_points import SweepPoint, point_of, rate, seconds
 from batchgen.bench.sweep_rows import SweepRows
 from batchgen.config.stop_early import StopEarlyConfig
 from batchgen.monitor.console import Console
@@ -38,8 +38,13 @@ FLAT_POINTS: Final = 2
 CLOSE: Final = 0.03
 """Points so close to the best, or inside the noise, are repeated as often as it. If the noise is
 larger than this, they are repeated twice as often."""
+DOUBTFUL_LOSS: Final = 0.2
+"""A point that was tried once and is no further below the best than this is tried again: on a
+shared machine single trials are off by that much."""
 FINE_STEP: Final = 1.34
 """Neighbors whose concurrencies differ by no more than this factor need nothing in between."""
+LIMIT_ROWS: Final = 40
+"""Rows behind a latency that is held against a limit: the p95 of fewer is nearly their maximum."""
 WARM_UP: Final = 8
 """Rows in flight while the engine warms up."""
 TRIAL_S: Final = 5.0
@@ -84,6 +89,9 @@ class Sweep:
         """Concurrencies that were to be measured (once more), had there been time."""
         self.flat_from: int | None = None
         """From this concurrency on nothing was gained; None where the climb ended otherwise."""
+        self.is_rising = True
+        """Whether the climb has not seen its end: the last doubling measured gained something, and
+        there are larger ones."""
         self.last_tried = 0
 
     def run(self) -> None:
@@ -153,6 +161,7 @@ class Sweep:
             if not self.measure(number):
                 return
             num_flat = num_flat + 1 if before is not None and self._is_flat(number, before) else 0
+            self.is_rising = num_flat == 0 and number < self._settings.most_running
             if num_flat == FLAT_POINTS:
                 self.flat_from = before
                 return
@@ -190,8 +199,14 @@ class Sweep:
         """Points with a name or close to the best that have fewer repeats, and time for more."""
         points = self.points()
         best = max(point.output_tokens_per_s for point in points)
-        least = (1 - max(CLOSE, self.noise)) * best
-        close = [point for point in points if point.output_tokens_per_s >= least]
+        margin = max(CLOSE, self.noise)
+        once = max(margin, DOUBTFUL_LOSS)
+        close = [
+            point
+            for point in points
+            if point.output_tokens_per_s
+            >= (1 - (once if point.num_repeats == 1 else margin)) * best
+        ]
         wanted = {point.num_running for point in (*close, *named(points, self._settings.limits))}
         return [
             number
@@ -203,11 +218,16 @@ class Sweep:
         """Rows of a trial: as many as have to be, more where that would be over in no time."""
         if num_running in self._trials:
             return self._trials[num_running][0].num_rows
-        least, fewer = rows_needed(num_running), self._nearest(num_running)
+        least, fewer = self._least_rows(num_running), self._nearest(num_running)
         if fewer is None:
             return least
         wanted_s = min(TRIAL_S, self._settings.budget_s / TRIALS)
         return max(least, min(int(fewer.rows_per_s_in_all * wanted_s), len(self._rows)))
+
+    def _least_rows(self, num_running: int) -> int:
+        """Rows that the middle of a trial needs; for a limit so many that a p95 says something."""
+        least = rows_needed(num_running)
+        return max(least, LIMIT_ROWS + 2 * num_running) if self._settings.limits else least
 
     def _nearest(self, num_running: int) -> Steady | None:
         """The latest trial with as many rows in flight or, else, with the most of those below."""
@@ -221,12 +241,12 @@ class Sweep:
 
     def _line(self, trial: Steady) -> str:
         latency_s = trial.middle.latency_s_p95
-        seen = "" if latency_s is None else f", latency p95 {latency_s:.3g} s"
+        seen = "" if latency_s is None else f", latency p95 {seconds(latency_s)}"
         repeats = len(self._trials[trial.num_running])
         again = f" (repeat {repeats})" if repeats > 1 else ""
-        rate = f"{trial.output_tokens_per_s:,.4g} output tokens/s"
-        took = f"{trial.num_rows:,} rows took {trial.total_s:.3g} s"
-        return f"{trial.num_running:,} in flight: {rate}{seen}; {took}{again}"
+        speed = f"{rate(trial.output_tokens_per_s)} output tokens/s"
+        took = f"{trial.num_rows:,} rows took {seconds(trial.total_s)}"
+        return f"{trial.num_running:,} in flight: {speed}{seen}; {took}{again}"
 
 
 def doublings(most: int) -> Iterator[int]:

@@ -112,6 +112,28 @@ def spread_of(values: Sequence[float]) -> float | None:
     return (max(values) - min(values)) / median(values) if len(values) > 1 else None
 
 
+def rate(value: float) -> str:
+    """Something per second, with three digits at least.
+
+    >>> rate(0.51234), rate(12.345), rate(12870.4)
+    ('0.512', '12.3', '12,870')
+    """
+    if value >= 100:
+        return f"{value:,.0f}"
+    return f"{value:.1f}" if value >= 10 else f"{value:.3g}"
+
+
+def seconds(value: float) -> str:
+    """A duration with its unit.
+
+    >>> seconds(0.0123), seconds(2.345), seconds(75.2), seconds(1234.5)
+    ('12.3 ms', '2.35 s', '75.2 s', '1,234 s')
+    """
+    if value < 0.1:
+        return f"{1000 * value:.3g} ms"
+    return f"{value:.3g} s" if value < 100 else f"{value:,.0f} s"
+
+
 def _is_kv_limited(usage: float | None, preemptions: float | None) -> bool | None:
     if usage is None and preemptions is None:
         return None

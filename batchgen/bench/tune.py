@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from batchgen.bench.latency_limit import LatencyLimit
 from batchgen.bench.proposals import Proposal, larger_steps, more_slots, prefix_order
-from batchgen.bench.recommendation import recommend
+from batchgen.bench.recommendation import Recommendation, recommend, within
 from batchgen.bench.steady import rows_needed
 from batchgen.bench.sweep import Sweep, SweepSettings
 from batchgen.bench.sweep_points import SweepPoint, point_of
@@ -21,10 +21,10 @@ from batchgen.bench.sweep_rows import SweepRows
 from batchgen.bench.trying import repeats_at, try_order
 from batchgen.bench.tune_notes import notes_on_job, notes_on_points, notes_on_rows
 from batchgen.bench.tune_report import TuneReport, overrides_for
-from batchgen.bench.workload import BenchSession
+from batchgen.bench.workload import FIRST_LOOK, BenchSession
 from batchgen.config.models import JobConfig
 from batchgen.engine.factory import engine_clock
-from batchgen.errors import EngineDied, EngineError
+from batchgen.errors import DataError, EngineDied, EngineError
 from batchgen.monitor.console import Console, SilentConsole
 from batchgen.protocols import Engine
 from batchgen.records import EngineInfo
@@ -109,10 +109,7 @@ class _Tuner:
 
     def report(self) -> TuneReport:
         """Everything so far."""
-        points = self._points()
-        found = (
-            recommend(points, self._options.limits, self._options.arrival_rate) if points else None
-        )
+        points, found = self._points(), self._recommended()
         reason, exit_code = self._stopped or (None, 0)
         sweep, rows = self._sweep, self._rows
         return TuneReport(
@@ -127,7 +124,7 @@ class _Tuner:
                 self._proposals,
             ),
             proposals=tuple(self._proposals),
-            notes=(*self._notes, *notes_on_points(points, sweep)),
+            notes=(*self._notes, *notes_on_points(points, sweep), *self._why_nothing()),
             left_out=() if sweep is None else tuple(sorted(sweep.left_out)),
             noise=sweep.noise if sweep is not None and points else None,
             tokens_per_row=None if rows is None else rows.tokens_per_row,
@@ -238,7 +235,7 @@ class _Tuner:
             self._console.line(f"starting the engine again with {proposal.override}")
             try:
                 self._proposals[index] = self._restarted(proposal)
-            except EngineError as exc:
+            except (DataError, EngineError) as exc:
                 self._notes.append(f"{proposal.override} could not be measured: {exc.problems[0]}")
 
     def _restarted(self, proposal: Proposal) -> Proposal:
@@ -250,7 +247,7 @@ class _Tuner:
         num_running = base.num_running
         if needs_slots:
             num_running = int(proposal.value) // rows.sequences_per_row
-        with self._engine(with_proposal(self._job, proposal), num_rows=1) as session:
+        with self._engine(with_proposal(self._job, proposal), num_rows=FIRST_LOOK) as session:
             trials = repeats_at(
                 num_running,
                 session.engine,
@@ -285,9 +282,36 @@ class _Tuner:
 
     def _chosen(self) -> SweepPoint | None:
         """The point that is recommended by now."""
+        found = self._recommended()
+        number = None if found is None else found.num_running
+        return next((point for point in self._points() if point.num_running == number), None)
+
+    def _recommended(self) -> Recommendation | None:
+        """What the points recommend; nothing where there is none, or the best is yet to come."""
         points = self._points()
-        found = recommend(points, self._options.limits)
-        return next((point for point in points if point.num_running == found.num_running), None)
+        if not points or self._is_cut_short():
+            return None
+        return recommend(points, self._options.limits, self._options.arrival_rate)
+
+    def _is_cut_short(self) -> bool:
+        """Whether time or a signal ended the climb before its end showed.
+
+        A limit that the last point breaks is such an end, too: more in flight only wait longer. So
+        is an engine that died of the next point.
+        """
+        points, limits = self._points(), self._options.limits
+        if self._sweep is None or not self._sweep.is_rising or not points:
+            return False
+        died = self._stopped is not None and self._stopped[1] == EngineDied.exit_code
+        return not died and (not limits or bool(within(points[-1:], limits)))
+
+    def _why_nothing(self) -> Iterator[str]:
+        if self._is_cut_short():
+            ended_by = "--max-minutes" if self._stopped is None else "a signal"
+            yield (
+                f"{ended_by} ended the sweep at {self._points()[-1].num_running:,} in flight, while"
+                " more still gained throughput: the best may lie beyond, so nothing is recommended"
+            )
 
 
 def sample_size(info: EngineInfo) -> int:

@@ -8,6 +8,7 @@ from batchgen.bench.sweep_points import SweepPoint
 from batchgen.bench.sweep_rows import SweepRows
 from batchgen.bench.workload import BenchSession
 from batchgen.config.models import JobConfig
+from batchgen.monitor.printable import counted
 
 
 def notes_on_rows(session: BenchSession, rows: SweepRows) -> Iterator[str]:
@@ -41,7 +42,7 @@ def notes_on_points(points: Sequence[SweepPoint], sweep: Sweep | None) -> Iterat
         yield f"from {full.num_running:,} in flight on the KV cache was full"
     failed = max(points, key=lambda point: point.num_failed)
     if failed.num_failed:
-        yield f"{failed.num_failed:,} rows failed with {failed.num_running:,} in flight"
+        yield f"{counted(failed.num_failed, 'row')} failed with {failed.num_running:,} in flight"
     if sweep.left_out:
         numbers = ", ".join(f"{number:,}" for number in sorted(sweep.left_out))
         yield f"--max-minutes left no time for all trials with {numbers} in flight"
@@ -53,4 +54,11 @@ def notes_on_job(job: JobConfig) -> Iterator[str]:
         yield (
             f"batch.feed is '{job.batch.feed}', which lets slots stand empty; the sweep holds for"
             " 'continuous'"
+        )
+    window, slots = job.batch.window, job.model.max_num_seqs
+    if window == "auto" or slots is None or window > slots:
+        yield (
+            "in a run rows also wait for a slot (batch.window is twice the slots by default), and"
+            " its latency_s holds that wait; latencies here are those of a server whose callers"
+            " wait outside"
         )

@@ -9,13 +9,10 @@ import orjson
 
 from batchgen.bench.proposals import Proposal
 from batchgen.bench.recommendation import Recommendation
+from batchgen.bench.saving import make_result_folder
 from batchgen.bench.sweep_points import SweepPoint, points_schema
 from batchgen.config.models import JobConfig
-from batchgen.errors import DataError
-from batchgen.output.disk import make_folder, write_atomically
-from batchgen.output.layout import RunLayout
-from batchgen.run.options import RunOptions
-from batchgen.run.planning import output_path
+from batchgen.output.disk import write_atomically
 
 JSON_NAME: Final = "tune.json"
 TABLE_NAME: Final = "tune.parquet"
@@ -31,7 +28,7 @@ class TuneReport:
     points: tuple[SweepPoint, ...]
     """By concurrency."""
     recommended: Recommendation | None
-    """None where nothing was measured."""
+    """None where nothing was measured, or the sweep ended while more in flight still gained."""
     overrides: tuple[str, ...]
     """What is recommended as `-s` takes it: `key=value`."""
     proposals: tuple[Proposal, ...]
@@ -79,32 +76,19 @@ def overrides_for(
     )
 
 
-def results_folder(job: JobConfig, folder: Path | None) -> Path:
-    """Where the files go: this folder, or else the directory of the job's runs.
-
-    Raises DataError where something else is in the way.
-    """
-    if folder is None:
-        return output_path(job, RunOptions())
-    if folder.exists() and not folder.is_dir():
-        raise DataError(f"{folder}: is a file; name a directory for the results")
-    return folder
-
-
-def save_report(report: TuneReport, folder: Path, *, is_run: bool) -> tuple[Path, Path]:
+def save_report(report: TuneReport, folder: Path, job: JobConfig) -> tuple[Path, Path]:
     """Write both files into the folder, which is created; their paths.
 
-    `is_run`: it is the directory of the job's runs, and a run that comes later has to find that it
-    is its own. Raises DataError where the disk does not let them be written.
+    Raises DataError where the disk does not let them be written.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    make_folder(RunLayout(folder).hidden if is_run else folder)
+    make_result_folder(folder, job)
     options = orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE
     text = orjson.dumps(report.to_dict(), option=options)
     table = pa.Table.from_pylist([asdict(p) for p in report.points], schema=points_schema())
     paths = folder / JSON_NAME, folder / TABLE_NAME
-    write_atomically(paths[0], lambda file: file.write(text))
-    write_atomically(paths[1], lambda file: pq.write_table(table, file))
+    write_atomically(paths[0], lambda file: file.write(text), in_run=False)
+    write_atomically(paths[1], lambda file: pq.write_table(table, file), in_run=False)
     return paths

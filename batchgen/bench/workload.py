@@ -20,17 +20,28 @@ from batchgen.corpus.prompts import PromptBuilder, needed_columns
 from batchgen.corpus.schema import plan_columns
 from batchgen.corpus.shards import find_shards
 from batchgen.corpus.tokenizing import load_tokenizer
-from batchgen.engine.factory import create_engine, engine_clock, prepare_environment
+from batchgen.engine.factory import (
+    create_engine,
+    engine_clock,
+    known_model_len,
+    prepare_environment,
+)
 from batchgen.errors import DataError
 from batchgen.protocols import Engine, Tokenizer
 from batchgen.records import EngineInfo, Prompt, Sampling, Shard
 from batchgen.run.planning import added_names
-from batchgen.run.row_sample import take_sample
+from batchgen.run.row_sample import RowSample, take_sample
 
 STRUCTURED: Final = ("json_schema", "structured_outputs")
 """Sampling values that give a completion its form, and with it its end."""
 ROWS_PER_SAMPLED: Final = 4
 """Rows looked at for each one that is taken."""
+FIRST_LOOK: Final = 64
+"""Rows among which there is nearly always a sound one."""
+MOST_LOOKED_AT: Final = 16_384
+"""Rows looked at for a sound one where the engine decides on the size of the sample."""
+ANY_LENGTH: Final = 2**31
+"""A length of the model, in tokens, that refuses no row."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +102,7 @@ class BenchSession:
         shards, columns = self._inputs()
         prepare_environment(self.job.model)  # before anything imports torch
         self._tokenizer = load_tokenizer(self.job.model, self.job.prompt)
+        self._check_rows(shards, columns)
         began = self.clock.now()
         self._engine = create_engine(
             self.job.model,
@@ -144,20 +156,42 @@ class BenchSession:
         )
         return shards, columns
 
-    def _sample(self, shards: Sequence[Shard], columns: Sequence[str]) -> Workload:
-        job, info, num_rows = self.job, self.engine.info, self._num_rows
-        if not isinstance(num_rows, int):
-            num_rows = num_rows(info)
+    def _check_rows(self, shards: Sequence[Shard], columns: Sequence[str]) -> None:
+        """Whether there is a sound row, before an engine starts for it.
+
+        Where the engine decides on the length of the model, rows that are too long show later.
+        """
+        max_model_len = known_model_len(self.job.model) or ANY_LENGTH
+        most = MOST_LOOKED_AT
+        if isinstance(self._num_rows, int):
+            most = ROWS_PER_SAMPLED * self._num_rows
+        sample = self._look_at(shards, columns, max_model_len, min(FIRST_LOOK, most))
+        if not sample.prompts:
+            sample = self._look_at(shards, columns, max_model_len, most)
+        if not sample.prompts:
+            raise DataError(_nothing_to_measure(sample.refusals, self.job))
+
+    def _look_at(
+        self, shards: Sequence[Shard], columns: Sequence[str], max_model_len: int, max_rows: int
+    ) -> RowSample:
+        job = self.job
         builder = PromptBuilder(
             job.prompt,
             job.sampling,
             self.tokenizer,
-            max_model_len=info.max_model_len,
+            max_model_len=max_model_len,
             where=job.where,
         )
-        sample = take_sample(job, shards, columns, builder, max_rows=ROWS_PER_SAMPLED * num_rows)
+        return take_sample(job, shards, columns, builder, max_rows=max_rows)
+
+    def _sample(self, shards: Sequence[Shard], columns: Sequence[str]) -> Workload:
+        info, num_rows = self.engine.info, self._num_rows
+        if not isinstance(num_rows, int):
+            num_rows = num_rows(info)
+        max_rows = ROWS_PER_SAMPLED * num_rows
+        sample = self._look_at(shards, columns, info.max_model_len, max_rows)
         if not sample.prompts:
-            raise DataError(_nothing_to_measure(sample.refusals, job))
+            raise DataError(_nothing_to_measure(sample.refusals, self.job))
         return Workload(
             prompts=tuple(spread(sample.prompts, num_rows)),
             num_looked_at=sample.num_rows,

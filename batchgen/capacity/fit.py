@@ -157,11 +157,24 @@ def workspace_bytes(geometry: Geometry, limits: EngineLimits) -> int:
     Activations of a full step of `max_num_batched_tokens` (residual stream and the widest
     feed-forward block), or the logits of all slots in float32 where these are larger.
     """
+    return ceil(FIXED_WORKSPACE_BYTES + max(_step_bytes(geometry, limits)))
+
+
+def workspace_key(geometry: Geometry, limits: EngineLimits) -> tuple[str, int]:
+    """The setting that decides about `workspace_bytes`, as a key of the job, and its value."""
+    activations, logits = _step_bytes(geometry, limits)
+    if logits >= activations:
+        return "model.max_num_seqs", limits.max_num_seqs
+    return "model.extra.max_num_batched_tokens", limits.max_num_batched_tokens
+
+
+def _step_bytes(geometry: Geometry, limits: EngineLimits) -> tuple[float, float]:
+    """Activations and logits of a full step."""
     value_bytes = DTYPE_BYTES.get(geometry.dtype, 2)
     width = 2 * geometry.hidden_size + 3 * geometry.feed_size / limits.tensor_parallel
     activations = limits.max_num_batched_tokens * width * value_bytes
     logits = 8 * limits.max_num_seqs * geometry.vocab_size / limits.tensor_parallel
-    return ceil(FIXED_WORKSPACE_BYTES + max(activations, logits))
+    return activations, logits
 
 
 def devices_needed(

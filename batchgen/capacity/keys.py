@@ -12,6 +12,8 @@ from typing import Any, Final
 from batchgen.errors import DataError
 
 TEXT_SECTIONS: Final = ("text_config", "llm_config", "language_config")
+LARGEST: Final = 2**53
+"""The last number up to which every whole number is a float, too."""
 _ALIASES: Final[Mapping[str, tuple[str, ...]]] = {
     "num_hidden_layers": ("n_layer", "n_layers", "num_layers"),
     "hidden_size": ("n_embd", "n_embed", "d_model"),
@@ -90,6 +92,8 @@ class ConfigKeys:
             raise DataError(
                 f"{self.name}: config.json: {key}: must be a whole number, is {value!r}"
             )
+        if value > LARGEST:
+            raise DataError(f"{self.name}: config.json: {key}: is larger than any model's")
         return value
 
     def optional_integer(self, key: str) -> int | None:
@@ -122,7 +126,9 @@ class ConfigKeys:
         value = self.value(key)
         if value is None:
             return None
-        if not isinstance(value, list) or not all(isinstance(item, int) for item in value):
+        if not isinstance(value, list) or not all(
+            isinstance(item, int) and abs(item) <= LARGEST for item in value
+        ):
             raise DataError(f"{self.name}: config.json: {key}: must be a list of whole numbers")
         return value
 

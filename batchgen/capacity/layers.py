@@ -26,6 +26,7 @@ from batchgen.capacity.layer_kinds import (
     mixer_kinds,
     sparse_layers,
 )
+from batchgen.errors import DataError
 
 _NO_BLOCK: Final = Block()
 
@@ -127,6 +128,11 @@ def _heads(keys: ConfigKeys, hidden: int) -> Heads:
     num_kv_heads = keys.integer("num_key_value_heads", num_heads) or num_heads
     if keys.flag("multi_query"):
         num_kv_heads = 1
+    if num_heads % num_kv_heads:
+        raise DataError(
+            f"{keys.name}: config.json: num_attention_heads: {num_heads} heads cannot share"
+            f" {num_kv_heads} KV heads (num_key_value_heads): it must be a multiple of them"
+        )
     return Heads(num_heads, num_kv_heads, keys.integer("head_dim", hidden // num_heads))
 
 

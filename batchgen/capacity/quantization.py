@@ -96,7 +96,9 @@ def read_quantization(keys: ConfigKeys, given: str | None) -> Quantization | Non
 
 def _section(keys: ConfigKeys) -> Mapping[str, Any]:
     section = keys.shared("quantization_config")
-    return section if isinstance(section, Mapping) else {}
+    if section is not None and not isinstance(section, Mapping):
+        raise DataError(f"{keys.name}: config.json: quantization_config: must be an object")
+    return section or {}
 
 
 def _at_load_time(method: str) -> Quantization | None:

@@ -5,9 +5,19 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 import typer
 
-from batchgen.cli.options import AsJson, JobPath, Overrides, Quiet, output_of
+from batchgen.cli.late_failure import LateFailures
+from batchgen.cli.options import (
+    LEAST_RATE,
+    MOST_RATE,
+    AsJson,
+    JobPath,
+    Overrides,
+    Quiet,
+    above_zero,
+    finite,
+    output_of,
+)
 from batchgen.cli.output import Output
-from batchgen.errors import BatchgenError
 
 if TYPE_CHECKING:
     from batchgen.bench.comparison import Comparison
@@ -45,13 +55,6 @@ def parse_sizes(value: str) -> tuple[int, ...]:
     return sizes
 
 
-def above_zero(value: float | None) -> float | None:
-    """`value`, if it is above 0."""
-    if value is not None and not value > 0:
-        raise typer.BadParameter(f"must be above 0, is {value:g}")
-    return value
-
-
 def compare(
     ctx: typer.Context,
     job: JobPath,
@@ -83,6 +86,8 @@ def compare(
         float | None,
         typer.Option(
             "--arrival-rate",
+            min=LEAST_RATE,
+            max=MOST_RATE,
             metavar="ROWS/S",
             callback=above_zero,
             help="Also rows that arrive at this rate: dynamic batches against continuous.",
@@ -92,7 +97,11 @@ def compare(
     max_wait: Annotated[
         float,
         typer.Option(
-            "--max-wait", min=0.0, metavar="S", help="A dynamic batch closes after so long."
+            "--max-wait",
+            min=0.0,
+            metavar="S",
+            callback=finite,
+            help="A dynamic batch closes after so long.",
         ),
     ] = 0.5,
     gaps: Annotated[
@@ -151,31 +160,32 @@ def compare(
         max_minutes=max_minutes,
     )
     comparison = compare_job(loaded, options, output_path=str(where), console=output)
-    answer(comparison, loaded, where, output)
+    failures = answer(comparison, loaded, where, output)
     if comparison.exit_code in ENDED_BY_SIGNAL:
         output.line(f"{comparison.stopped}; what was measured before is shown")
     elif comparison.stopped is not None:
         output.error(f"{comparison.stopped}; what was measured before is shown")
+    failures.end(output)
     raise typer.Exit(comparison.exit_code)
 
 
-def answer(comparison: "Comparison", job: "JobConfig", folder: Path, output: Output) -> None:
-    """Save and show; what cannot be saved is shown all the same."""
+def answer(
+    comparison: "Comparison", job: "JobConfig", folder: Path, output: Output
+) -> LateFailures:
+    """Save and show; what cannot be saved is shown all the same. What was in the way of saving."""
     from batchgen.bench.saving import save_comparison
     from batchgen.cli.comparison import show_comparison
 
-    failure: BatchgenError | None = None
+    failures = LateFailures()
     files: tuple[Path, ...] = ()
     if comparison.ways:
-        try:
+        with failures.kept():
             files = save_comparison(comparison, folder, job)
-        except BatchgenError as exc:
-            failure = exc
-    if not output.as_json:
+    if output.as_json:
+        names = [str(file) for file in files] or None
+        output.json({**comparison.to_json(), "files": names, **failures.facts()})
+    else:
         show_comparison(comparison, output)
-    elif failure is None:
-        output.json({**comparison.to_json(), "files": [str(file) for file in files] or None})
-    if failure is not None:
-        raise failure
     if files:
         output.line(f"wrote {' and '.join(map(str, files))}")
+    return failures

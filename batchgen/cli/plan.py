@@ -5,7 +5,7 @@ from typing import Annotated, Final
 
 import typer
 
-from batchgen.cli.options import AsJson, JobPath, Overrides, output_of
+from batchgen.cli.options import AsJson, JobPath, Overrides, finite_price, output_of
 
 EPILOG: Final = """\b
 Examples:
@@ -27,7 +27,10 @@ def memory_bytes(text: str | None) -> int | None:
     try:
         number: int = TypeAdapter(ByteCount).validate_python(text)
     except ValidationError as exc:
-        raise typer.BadParameter(f"'{text}' is no size; write it as 40GB or 24GiB") from exc
+        raise typer.BadParameter(
+            f"'{text}' is no size above 0: write a whole number and a unit (B, kB, MB, GB, KiB,"
+            " MiB, GiB), as in 40GB"
+        ) from exc
     return number
 
 
@@ -63,7 +66,12 @@ def plan(
     ] = None,
     price: Annotated[
         float | None,
-        typer.Option(min=0, help="Price of one device for an hour.", show_default=False),
+        typer.Option(
+            min=0,
+            callback=finite_price,
+            help="Price of one device for an hour.",
+            show_default=False,
+        ),
     ] = None,
     deadline: Annotated[
         str | None,

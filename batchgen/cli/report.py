@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from batchgen.cli.options import AsJson, RunPath, output_of
+from batchgen.cli.options import AsJson, RunPath, finite_price, output_of
 from batchgen.cli.output import Output
 from batchgen.errors import BatchgenError, DataError, UsageError
 
@@ -23,6 +23,7 @@ Examples:
   batchgen report runs/summarize-docs --html /tmp/last-night.html
 """
 
+PAGE_ENDINGS: Final = (".html", ".htm")
 INSTALL: Final = "pip install 'batchgen[report]'"
 
 
@@ -34,6 +35,7 @@ def report(
         typer.Option(
             "--price",
             min=0.0,
+            callback=finite_price,
             metavar="P",
             help="Price of an hour of what one engine runs on: adds what the output cost.",
             show_default=False,
@@ -62,6 +64,8 @@ def report(
         raise UsageError("--html names a page and --no-html wants none; leave one of them out")
     if html is not None and not has_plots():
         raise UsageError(f"--html needs matplotlib for its plots; install it: {INSTALL}")
+    if html is not None:
+        check_page(html, path)
     from batchgen.report.build import build_report
 
     built = build_report(path, price_per_hour=price)
@@ -73,6 +77,23 @@ def report(
         write_page(built, html, output)
     elif not as_json and not no_html:
         write_own_page(built, output)
+
+
+def check_page(page: Path, path: Path) -> None:
+    """Refuse a place for the page that is none, or where it would harm the run in `path`."""
+    from batchgen.output.layout import RunLayout
+
+    if page.suffix.lower() not in PAGE_ENDINGS:
+        endings = " or ".join(PAGE_ENDINGS)
+        raise UsageError(f"--html: must name a file that ends in {endings}, is '{page}'")
+    if not page.parent.is_dir():
+        raise UsageError(f"--html: '{page.parent}' is no folder; create it first")
+    if page.is_dir():
+        raise DataError(f"{page}: is a folder; --html names a file")
+    layout = RunLayout(path)
+    for folder in (layout.outputs, layout.batches, layout.hidden):
+        if page.resolve().is_relative_to(folder.resolve()):
+            raise UsageError(f"--html: '{folder}' is for the run alone; write the page elsewhere")
 
 
 def has_plots() -> bool:

@@ -104,7 +104,7 @@ def look_at(path: Path) -> dict[str, Any]:
     from batchgen.monitor.state import read_progress, run_state
     from batchgen.output.layout import RunLayout
 
-    layout = RunLayout(path)
+    layout = RunLayout.at(path)
     progress = read_progress(layout.progress)
     planning = planning_run(layout, progress)
     if progress is None and planning is None and not layout.manifest.exists():

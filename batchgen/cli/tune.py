@@ -6,11 +6,25 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from batchgen.cli.options import AsJson, JobPath, LogFormat, Overrides, Quiet, output_of
+from batchgen.cli.late_failure import LateFailures
+from batchgen.cli.options import (
+    LEAST_RATE,
+    MOST_RATE,
+    AsJson,
+    JobPath,
+    LogFormat,
+    Overrides,
+    Quiet,
+    above_zero,
+    finite,
+    output_of,
+)
 from batchgen.cli.output import Output
+from batchgen.monitor.printable import counted
 
 if TYPE_CHECKING:
     from batchgen.bench.tune_report import TuneReport
+    from batchgen.config.models import JobConfig
 
 EPILOG: Final = """\b
 Examples:
@@ -48,8 +62,10 @@ def tune(
         float | None,
         typer.Option(
             "--arrival-rate",
-            min=1e-9,
+            min=LEAST_RATE,
+            max=MOST_RATE,
             metavar="R",
+            callback=finite,
             help="Also say how many replicas of a server take R rows per second.",
             show_default=False,
         ),
@@ -60,7 +76,10 @@ def tune(
     max_minutes: Annotated[
         float,
         typer.Option(
-            "--max-minutes", min=0, metavar="M", help="Time for the sweep, engine start left out."
+            "--max-minutes",
+            metavar="M",
+            callback=above_zero,
+            help="Time for the sweep, engine start left out.",
         ),
     ] = 10.0,
     restart: Annotated[
@@ -99,8 +118,9 @@ def tune(
     loaded = load_job(job, overrides or ())
     before = job.read_bytes()
     from batchgen.bench.latency_limit import parse_limit
+    from batchgen.bench.saving import result_folder
     from batchgen.bench.tune import TuneOptions, tune_job
-    from batchgen.bench.tune_report import results_folder, save_report
+    from batchgen.bench.tune_report import save_report
 
     options = TuneOptions(
         max_concurrency=max_concurrency,
@@ -110,19 +130,25 @@ def tune(
         arrival_rate=arrival_rate,
         restart=restart,
     )
-    target = results_folder(loaded, folder)
+    target = result_folder(loaded, folder)
+    if write:
+        check_job(job, before, loaded, max_concurrency)
     report = tune_job(loaded, options, console=output)
     answer: dict[str, Any] = {**report.to_dict(), "files": [], "written": None}
+    failures = LateFailures()
     if report.points:
-        paths = save_report(report, target, is_run=folder is None)
-        answer["files"] = [str(path) for path in paths]
+        with failures.kept():
+            answer["files"] = [str(path) for path in save_report(report, target, loaded)]
         show(report, output, job=str(job), given=overrides or [], files=answer["files"])
     if write and report.overrides and not report.exit_code:
-        write_job(job, before, report, output)
-        answer["written"] = str(job)
+        with failures.kept():
+            write_job(job, before, report, output)
+            answer["written"] = str(job)
+    elif write:
+        output.warn(f"nothing is recommended, so {job} is left as it is")
     if as_json:
-        output.json(answer)
-    end(report, output)
+        output.json({**answer, **failures.facts()})
+    end(report, failures, output)
 
 
 def show(
@@ -137,12 +163,23 @@ def show(
         [
             *facts(report),
             *(("note", note) for note in report.notes),
-            ("files", ", ".join(files)),
+            *([("files", ", ".join(files))] if files else []),
         ]
     )
     if report.overrides:
         output.text()
         output.text(run_line(job, given, report.overrides))
+
+
+def check_job(job: Path, before: bytes, loaded: "JobConfig", slots: int | None) -> None:
+    """Whether the job file lets itself be changed, before minutes are spent on what to write."""
+    from batchgen.config.editing import check_rewritable
+
+    window, slots = loaded.batch.window, slots or loaded.model.max_num_seqs
+    changes: dict[str, int | str] = {"model.max_num_seqs": 1}
+    if window != "auto" and (slots is None or window < slots):
+        changes["batch.window"] = "auto"
+    check_rewritable(job, before, changes)
 
 
 def write_job(job: Path, before: bytes, report: "TuneReport", output: Output) -> None:
@@ -157,14 +194,18 @@ def write_job(job: Path, before: bytes, report: "TuneReport", output: Output) ->
         output.text(line)
 
 
-def end(report: "TuneReport", output: Output) -> None:
-    """Leave with the report's exit code; a signal is information, everything else an error."""
+def end(report: "TuneReport", failures: LateFailures, output: Output) -> None:
+    """Leave with an exit code; a signal is information, everything else an error."""
     if report.stopped is None:
+        failures.end(output)
         return
     is_signal = report.exit_code in (128 + signal.SIGINT, 128 + signal.SIGTERM)
-    sentence = f"{report.stopped}; {len(report.points):,} points were measured"
+    num_points = len(report.points)
+    were = "was" if num_points == 1 else "were"
+    sentence = f"{report.stopped}; {counted(num_points, 'point')} {were} measured"
     if is_signal:
         output.line(sentence)
     else:
         output.error(sentence)
+    failures.end(output)
     raise typer.Exit(report.exit_code)

@@ -4,6 +4,9 @@ import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
+from batchgen.bench.sweep_points import rate, seconds
+from batchgen.config.masking import masked_override
+
 if TYPE_CHECKING:
     from batchgen.bench.proposals import Proposal
     from batchgen.bench.recommendation import Autoscaler, LimitAnswer, Recommendation
@@ -83,8 +86,9 @@ def in_words(point: "SweepPoint") -> str:
 
 
 def run_line(job: str, given: Iterable[str], overrides: Iterable[str]) -> str:
-    """The run with everything that is recommended, to copy."""
-    words = [word for override in (*given, *overrides) for word in ("-s", override)]
+    """The run with everything that is recommended, to copy; secrets that were given are masked."""
+    shown = (*map(masked_override, given), *overrides)
+    words = [word for override in shown for word in ("-s", override)]
     return shlex.join(["batchgen", "run", job, *words])
 
 
@@ -124,26 +128,6 @@ def _proposed(proposal: "Proposal") -> str:
 
 def _needs_engine(proposal: "Proposal") -> bool:
     return proposal.key.startswith("model.")
-
-
-def rate(value: float) -> str:
-    """Three digits at least.
-
-    >>> rate(0.51234), rate(12.345), rate(1234.5)
-    ('0.512', '12.3', '1,234')
-    """
-    if value >= 100:
-        return f"{value:,.0f}"
-    return f"{value:.1f}" if value >= 10 else f"{value:.3g}"
-
-
-def seconds(value: float) -> str:
-    """A duration with its unit.
-
-    >>> seconds(0.0123), seconds(2.345), seconds(75.2)
-    ('12.3 ms', '2.35 s', '75.2 s')
-    """
-    return f"{1000 * value:.3g} ms" if value < 0.1 else f"{value:.3g} s"
 
 
 def both(middle: float | None, high: float | None) -> str:

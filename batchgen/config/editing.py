@@ -12,6 +12,7 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any
 
 import yaml
@@ -70,6 +71,19 @@ def rewrite_job(path: Path, before: bytes, changes: Mapping[str, Any]) -> str:
             f"{path}: cannot be written: {exc.strerror}; write {wanted} there by hand"
         ) from exc
     return after
+
+
+def check_rewritable(path: Path, before: bytes, changes: Mapping[str, Any]) -> None:
+    """Raise the JobFileError that `rewrite_job` would raise by now; the file is not touched."""
+    edit_job_text(before.decode("utf-8-sig"), str(path), changes)
+    try:
+        with TemporaryFile(dir=path.resolve().parent):
+            pass
+    except OSError as exc:
+        raise JobFileError(
+            f"{path}: cannot be written: its directory takes no file: {exc.strerror}; leave out"
+            " --write, and change the file by hand"
+        ) from exc
 
 
 class _Text:

@@ -129,7 +129,10 @@ def fingerprint(job: JobConfig, *, model_digest: str | None) -> Fingerprint:
         | _flat("stop_early", job.stop_early.values()),
         "output": _flat("output", output) | _flat("input", reading),
     }
-    return {name: masked(values) for name, values in sections.items()}
+    return {
+        name: {key: _without_secret(key, value) for key, value in values.items()}
+        for name, values in sections.items()
+    }
 
 
 def differences(old: Mapping[str, Mapping[str, Any]], new: Fingerprint) -> list[Change]:
@@ -147,6 +150,21 @@ def digest(values: Mapping[str, Any]) -> str:
     """Hash of a fingerprint, for the footer of a part: 32 hex digits."""
     text = json.dumps(values, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+
+
+def _without_secret(key: str, value: Any) -> Any:
+    """The value; where it holds a secret, its mask and 32 bits of its hash.
+
+    A prompt may hold what looks like a secret, and a change of it must show all the same. So few
+    bits tell two values apart, and confirm no guess at a good password.
+    """
+    shown_value = masked(value, key)
+    if shown_value == value:
+        return value
+    text = json.dumps(value, sort_keys=True, default=str)
+    mark = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=4).hexdigest()
+    words = shown_value if isinstance(shown_value, str) else json.dumps(shown_value)
+    return f"{words} (#{mark})"
 
 
 def _prompt(job: JobConfig) -> dict[str, Any]:

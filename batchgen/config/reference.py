@@ -4,6 +4,9 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
+from pydantic.fields import FieldInfo
+from pydantic_core import to_jsonable_python
+
 from batchgen.config.fingerprint import FREE_MODEL_KEYS
 from batchgen.config.manual import field_manuals, section_manual
 from batchgen.config.models import JobConfig, MessageConfig
@@ -112,13 +115,13 @@ def _rows(section: type[Section], schema: dict[str, Any]) -> Iterator[str]:
     for name, field in section.model_fields.items():
         key = field.alias or name
         kind = type_in_words(schema["properties"][key], schema["$defs"])
-        default = "required" if field.is_required() else _default(schema["properties"][key])
+        default = "required" if field.is_required() else _default(field)
         cells = (f"`{key}`", kind, default, manuals.get(name, ""))
         yield f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
 
 
-def _default(schema: dict[str, Any]) -> str:
-    value = schema.get("default", {})
+def _default(field: FieldInfo) -> str:
+    value = to_jsonable_python(field.get_default(call_default_factory=True), by_alias=True)
     return f"`{json.dumps(value, ensure_ascii=False)}`"
 
 

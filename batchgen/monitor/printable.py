@@ -2,7 +2,7 @@
 
 Documents and model outputs are hostile text: a control character in one of them could move the
 cursor, retitle the window, or hide and reorder what stands beside it, in a browser as well as in
-a terminal. All that is shown passes `printable` first.
+a terminal. All that is shown passes `printable` first. `counted` is for numbers of things.
 """
 
 import re
@@ -32,3 +32,12 @@ def shortened(text: str, max_chars: int = 300) -> str:
         return line
     head, tail = max_chars * 2 // 3, max_chars // 3
     return f"{line[:head]} [... {len(line) - head - tail:,} characters ...] {line[-tail:]}"
+
+
+def counted(number: int, noun: str) -> str:
+    """A number of things.
+
+    >>> counted(1, "run"), counted(1200, "row")
+    ('1 run', '1,200 rows')
+    """
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"

@@ -8,6 +8,7 @@ another host only the age of the file can be judged.
 
 import json
 import socket
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -30,9 +31,22 @@ def read_progress(path: Path) -> dict[str, Any] | None:
         return None
     except (OSError, ValueError) as exc:
         raise DataError(f"{path}: cannot be read: {exc}") from exc
-    if not isinstance(document, dict):
+    if not isinstance(document, dict) or not _is_progress(document):
         raise DataError(f"{path}: is not a progress file of batchgen")
     return document
+
+
+def _is_progress(document: Mapping[str, Any]) -> bool:
+    """Whether it says what the state of a run is told by."""
+    if document.get("phase") in FINAL_PHASES:
+        return True
+    kinds = {"phase": str, "updated_at": str, "host": str, "pid": int}
+    if not all(isinstance(document.get(key), kind) for key, kind in kinds.items()):
+        return False
+    try:
+        return datetime.fromisoformat(document["updated_at"]).tzinfo is not None
+    except ValueError:
+        return False
 
 
 def run_state(progress: dict[str, Any] | None, *, is_complete: bool) -> RunState:

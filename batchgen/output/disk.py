@@ -10,6 +10,7 @@ import os
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import BinaryIO
 
 from batchgen.errors import DataError
@@ -19,17 +20,24 @@ _REMEDIES = {
     errno.ENOSPC: "the disk is full; free some space",
     errno.EDQUOT: "the disk quota is used up; free some space",
     errno.EFBIG: "a file would grow beyond the limit of the system (ulimit -f); raise it",
-    errno.EROFS: "the file system is read-only; make it writable or change output.path",
-    errno.EACCES: "permission denied; make it writable for you or change output.path",
-    errno.EPERM: "not permitted; make it writable for you or change output.path",
-    errno.EIO: "the disk reports an error; check it or change output.path",
-    errno.ENOTDIR: "a file stands where a folder is needed; move it away or change output.path",
+    errno.EROFS: "the file system is read-only; make it writable or {elsewhere}",
+    errno.EACCES: "permission denied; make it writable for you or {elsewhere}",
+    errno.EPERM: "not permitted; make it writable for you or {elsewhere}",
+    errno.EIO: "the disk reports an error; check it or {elsewhere}",
+    errno.ENOTDIR: "a file stands where a folder is needed; move it away or {elsewhere}",
 }
 
 
-def disk_error(exc: OSError, path: Path) -> DataError:
-    """A failed write as a sentence: where, why, what to do."""
+def disk_error(exc: OSError, path: Path, *, in_run: bool = True) -> DataError:
+    """A failed write as a sentence: where, why, what to do.
+
+    `in_run` False: it is the file of a command that has no rows to continue with.
+    """
     reason = _REMEDIES.get(exc.errno or 0, os.strerror(exc.errno) if exc.errno else str(exc))
+    elsewhere = "change output.path" if in_run else "name another place"
+    reason = reason.replace("{elsewhere}", elsewhere)
+    if not in_run:
+        return DataError(f"{path}: cannot write: {reason}")
     return DataError(
         f"{path}: cannot write: {reason}. Finished rows are kept; the same command continues"
     )
@@ -41,8 +49,12 @@ def write_atomically(
     *,
     crash: CrashPoints | None = None,
     steps: tuple[str, str] | None = None,
+    in_run: bool = True,
 ) -> None:
-    """Replace `path` by what `write` writes. `steps`: crash points before and after the rename."""
+    """Replace `path` by what `write` writes. `steps`: crash points before and after the rename.
+
+    `in_run`: see `disk_error`.
+    """
     crash = crash or CrashPoints()
     before, after = steps or ("", "")
     temporary = path.parent / f".{path.name}.tmp"
@@ -58,7 +70,7 @@ def write_atomically(
     except OSError as exc:
         with suppress(OSError):  # where nothing can be written, nothing may be removed either
             temporary.unlink(missing_ok=True)
-        raise disk_error(exc, path) from exc
+        raise disk_error(exc, path, in_run=in_run) from exc
 
 
 def sync_folder(folder: Path) -> None:
@@ -70,7 +82,7 @@ def sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-def make_folder(folder: Path) -> None:
+def make_folder(folder: Path, *, in_run: bool = True) -> None:
     """Create `folder` and what is above it. Raises DataError where that cannot be."""
     if folder.is_dir():
         return
@@ -78,7 +90,26 @@ def make_folder(folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         sync_folder(folder.parent)
     except OSError as exc:
-        raise disk_error(exc, folder) from exc
+        raise disk_error(exc, folder, in_run=in_run) from exc
+
+
+def try_folder(folder: Path) -> None:
+    """Find out whether files can be written into `folder`, and leave no trace of it.
+
+    Raises DataError where they cannot: what takes minutes to find should not be lost for that.
+    """
+    made: list[Path] = []
+    try:
+        made = [path for path in (folder, *folder.parents) if not path.exists()]
+        folder.mkdir(parents=True, exist_ok=True)
+        with TemporaryFile(dir=folder):
+            pass
+    except OSError as exc:
+        raise disk_error(exc, folder, in_run=False) from exc
+    finally:
+        for path in made:
+            with suppress(OSError):
+                path.rmdir()
 
 
 def remove_temporaries(folder: Path) -> None:

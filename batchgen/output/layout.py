@@ -25,11 +25,21 @@ _NAME_BYTES = 200
 """File systems take 255 bytes; `+`, the row and `.parquet` need 21 of them."""
 
 
+NO_FOLDER = "is a file; give the directory that is output.path of a job"
+
+
 @dataclass(frozen=True, slots=True)
 class RunLayout:
     """The paths of one run directory. Creates nothing."""
 
     path: Path
+
+    @classmethod
+    def at(cls, path: str | Path) -> "RunLayout":
+        """That of a directory to be read. Raises DataError where it is a file."""
+        if Path(path).is_file():
+            raise DataError(f"{path}: {NO_FOLDER}")
+        return cls(Path(path))
 
     @property
     def outputs(self) -> Path:

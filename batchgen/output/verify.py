@@ -5,7 +5,9 @@ are read, part by part.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import groupby, pairwise
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -71,10 +73,23 @@ def _problems(
 def _file_problems(run: Snapshot) -> Iterator[str]:
     """Files with other columns than the rest."""
     for path in part_files(run.layout):
-        with pq.ParquetFile(path) as file:
+        with _opened(path) as file:
             schema = file.schema_arrow
         if not schema.equals(run.columns.schema):
             yield f"{path}: has other columns than the first part: {_differences(run, schema)}"
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[pq.ParquetFile]:
+    """The file, open. Raises DataError where it cannot be read."""
+    try:
+        with pq.ParquetFile(path) as file:
+            yield file
+    except (pa.ArrowException, OSError) as exc:
+        raise DataError(
+            f"{path}: cannot be read ({str(exc).splitlines()[0]}); remove it, and the same command"
+            " generates its rows again"
+        ) from exc
 
 
 def _differences(run: Snapshot, schema: pa.Schema) -> str:
@@ -98,7 +113,7 @@ def _rows_of(run: Snapshot, key: PartKey) -> tuple[np.ndarray, int]:
     if info is not None:
         names = [run.columns.name(name) for name in ("row", "shard", "error_type")]
         path = run.layout.part(*key)
-        with pq.ParquetFile(path) as file:
+        with _opened(path) as file:
             table = file.read(columns=names)
         rows = table.column(names[0]).to_numpy()
         num_failed = table.num_rows - table.column(names[2]).null_count

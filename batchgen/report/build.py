@@ -31,7 +31,7 @@ from batchgen.report.outputs import OutputLook, failures, finishes, look_at_outp
 from batchgen.report.provenance import provenance
 from batchgen.report.records import Finding, Report, RunLine, Sweep
 from batchgen.report.runs import run_batches, run_lines
-from batchgen.report.summary import cost_of, prefix_cache, summarize
+from batchgen.report.summary import cost_of, early_stop, prefix_cache, summarize
 from batchgen.report.sweeps import read_sweeps
 from batchgen.stats.batch import BatchRecord, batch_schema
 
@@ -79,7 +79,7 @@ def build_report(path: str | Path, *, price_per_hour: float | None = None) -> Re
     `price_per_hour` is that of what one engine runs on, in any currency. Raises DataError where
     there is neither a run nor a result of `compare` or `tune`, or a file is damaged.
     """
-    layout = RunLayout(Path(path))
+    layout = RunLayout.at(path)
     sweeps, notes = read_sweeps(layout.path)
     if sweeps and load_schema(layout) is None:
         sources = _without_run(layout, sweeps, notes)
@@ -145,6 +145,7 @@ def _report(sources: Sources, price_per_hour: float | None) -> Report:
         finishes=finishes(sources.totals, sources.outputs),
         failures=failures(sources.totals, sources.outputs),
         prefix_cache=prefix_cache(sources.totals, sources.manifest),
+        early_stop=early_stop(sources.manifest, sources.outputs.stopped_by, sources.batches),
         cost=cost_of(summary, price_per_hour),
         sweeps=sources.sweeps,
         batches=shown,

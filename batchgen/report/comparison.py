@@ -59,10 +59,14 @@ def _measure(name: str, before: float | None, after: float | None) -> Measure:
 def _changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[Change]:
     """Settings that differ; a run that was killed does not know its engine's."""
     said_twice = {key for key in after if _same_in_model(key, before, after)}
-    sections = {key.partition(".")[0] for key in before} & {key.partition(".")[0] for key in after}
+    sections = _sections(before) & _sections(after)
     for key in sorted({*before, *after} - said_twice):
         if key.partition(".")[0] in sections and before.get(key) != after.get(key):
             yield Change(key, before.get(key), after.get(key))
+
+
+def _sections(settings: Mapping[str, Any]) -> set[str]:
+    return {key.partition(".")[0] for key in settings}
 
 
 def _same_in_model(key: str, before: Mapping[str, Any], after: Mapping[str, Any]) -> bool:
@@ -97,7 +101,7 @@ def _sentence(
         named = ", ".join(item.key for item in changes[:3])
         more = f" and {len(changes) - 3} more" if len(changes) > 3 else ""
         text += f" Changed since: {named}{more}."
-    elif before.settings and after.settings:
+    elif {"sampling", "model"} <= _sections(before.settings) & _sections(after.settings):
         text += " No setting changed."
     if min(before.num_rows or 0, after.num_rows or 0) < FEW_ROWS:
         text += f" One of them had fewer than {FEW_ROWS} rows, which says little."

@@ -42,7 +42,7 @@ def _facts(report: Report) -> Iterator[Fact]:
         batches = f"{summary.num_batches:,} batch{'' if summary.num_batches == 1 else 'es'}"
         yield Fact("rows/s", figure(summary.rows_per_s), batches)
     if summary.generate_s is not None:
-        yield Fact("generation", span(summary.generate_s), _time(summary))
+        yield Fact("generation", span(summary.generate_s), _time(report))
     if summary.eta_s is not None:
         yield Fact("time left", span(summary.eta_s), "at the rate of the last minute")
     yield Fact("tokens", f"{compact(summary.num_output_tokens)} out", _tokens(summary))
@@ -52,6 +52,7 @@ def _facts(report: Report) -> Iterator[Fact]:
     if summary.num_invalid_json is not None:
         is_bad = summary.num_invalid_json > 0
         yield Fact("not JSON", count(summary.num_invalid_json), "outputs cannot be parsed", is_bad)
+    yield from _early(report)
     yield from _saved(report)
     yield from _cost(report)
 
@@ -73,8 +74,13 @@ def _failed(report: Report) -> str:
     return f"{share(report.summary.num_failed / report.summary.num_rows)}: {worst.error_type}{more}"
 
 
-def _time(summary: Summary) -> str:
+def _time(report: Report) -> str:
+    """The whole time beside that of generation, as long as it is known of the same runs."""
+    summary = report.summary
     runs = counted(summary.num_runs, "run")
+    num_unknown = sum(line.wall_s is None and bool(line.generate_s) for line in report.runs)
+    if num_unknown and summary.wall_s is not None:
+        return f"{runs}; how long all of it took is not known of {num_unknown:,} without an end"
     return runs if summary.wall_s is None else f"{span(summary.wall_s)} in all, {runs}"
 
 
@@ -96,6 +102,18 @@ def _engine(summary: Summary) -> Iterator[Fact]:
     if summary.roofline_fraction is not None:
         detail = "least time for this work on this machine, by what the newest run took"
         yield Fact("of the roofline", share(summary.roofline_fraction), detail)
+
+
+def _early(report: Report) -> Iterator[Fact]:
+    early = report.early_stop
+    if early is None:
+        return
+    rules = ", ".join(early.rules) or "none any more"
+    by_rule = ", ".join(f"{number:,} by {rule}" for rule, number in early.by_rule.items())
+    detail = f"{by_rule or 'no row'}; rules: {rules}"
+    if early.num_saved_tokens_max is not None:
+        detail += f"; at most {count(early.num_saved_tokens_max)} output tokens saved"
+    yield Fact("stopped early", count(early.num_rows), detail)
 
 
 def _saved(report: Report) -> Iterator[Fact]:

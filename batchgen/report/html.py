@@ -28,7 +28,7 @@ def write_html(report: Report, path: Path) -> None:
     The file is replaced as a whole, so a reader sees the old report or the new one.
     """
     page = render_html(report).encode()
-    write_atomically(path, lambda file: file.write(page))
+    write_atomically(path, lambda file: file.write(page), in_run=False)
 
 
 def render_html(report: Report) -> str:

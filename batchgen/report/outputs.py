@@ -4,6 +4,7 @@ Parts are read one after another and only in the columns that are needed, so mem
 with the corpus. Texts are read from the first part alone, errors until each type has its examples.
 """
 
+from collections import Counter
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -42,6 +43,8 @@ class OutputLook:
     """Examples by `error_type`."""
     finishes: dict[str, Example] = field(default_factory=dict)
     """One completion for each `finish_reason`."""
+    stopped_by: Counter[str] = field(default_factory=Counter)
+    """Rows that a rule of `stop_early` has stopped, by rule."""
 
 
 def look_at_outputs(snapshot: Snapshot, totals: Counts) -> OutputLook:
@@ -50,9 +53,10 @@ def look_at_outputs(snapshot: Snapshot, totals: Counts) -> OutputLook:
     look = OutputLook()
     for number, key in enumerate(snapshot.part_keys()):
         info = snapshot.info(key)
-        columns = ["error_type", "duplicate_of", *TALLIED]
+        columns = ["error_type", "duplicate_of", "stopped_by", *TALLIED]
         table = snapshot.rows(key, columns)
         _tally(table, tallies)
+        _count_stopped(table, look.stopped_by)
         if number == 0:
             look.finishes = dict(_finish_examples(snapshot, key))
         wanted = {name for name in totals.failed_by_type if not _is_enough(look, name)}
@@ -98,6 +102,12 @@ def _tally(table: pa.Table, tallies: dict[str, Tally]) -> None:
     table = table.filter(is_own)
     for name, tally in tallies.items():
         tally.add(floats(table[name]))
+
+
+def _count_stopped(table: pa.Table, stopped_by: Counter[str]) -> None:
+    if "stopped_by" in table.column_names:
+        for item in pc.value_counts(table["stopped_by"].drop_null()).to_pylist():
+            stopped_by[item["values"]] += item["counts"]
 
 
 def _finish_examples(snapshot: Snapshot, key: PartKey) -> Iterator[tuple[str, Example]]:

@@ -81,7 +81,7 @@ class RunLine:
     roofline_s: float | None
     warnings: tuple[str, ...]
     settings: Mapping[str, Any]
-    """What may change from run to run without changing the outputs."""
+    """What may decide how fast it was, by dotted name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,6 +197,19 @@ class PrefixCache:
 
 
 @dataclass(frozen=True, slots=True)
+class EarlyStop:
+    """What the rules of `stop_early` did, over the whole output."""
+
+    rules: Mapping[str, Any]
+    """As the newest run's job has them."""
+    num_rows: int
+    """Rows that a rule has stopped, copies of such rows included."""
+    by_rule: Mapping[str, int]
+    num_saved_tokens_max: int | None
+    """Output tokens that the stopped rows had left to their limits."""
+
+
+@dataclass(frozen=True, slots=True)
 class Finding:
     """One limit that was met (`batchgen.stats.diagnosis.Verdict`), and what helps."""
 
@@ -285,6 +298,8 @@ class Report:
     finishes: tuple[Finish, ...]
     failures: tuple[Failures, ...]
     prefix_cache: PrefixCache
+    early_stop: EarlyStop | None
+    """None where no rule is set and none has stopped a row."""
     cost: Cost | None
     sweeps: tuple[Sweep, ...]
     batches: tuple[BatchRecord, ...]

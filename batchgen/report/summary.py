@@ -7,7 +7,7 @@ import pyarrow as pa
 
 from batchgen.output.counts import Counts
 from batchgen.report.arrays import floats, highest, total, whole
-from batchgen.report.records import Cost, PrefixCache, RunLine, Summary
+from batchgen.report.records import Cost, EarlyStop, PrefixCache, RunLine, Summary
 from batchgen.report.runs import added, rate
 
 
@@ -64,6 +64,18 @@ def prefix_cache(totals: Counts, manifest: Mapping[str, Any]) -> PrefixCache:
         kv_block_tokens=(manifest.get("engine") or {}).get("kv_block_tokens"),
         num_duplicates=totals.num_duplicates,
     )
+
+
+def early_stop(
+    manifest: Mapping[str, Any], stopped_by: Mapping[str, int], batches: pa.Table
+) -> EarlyStop | None:
+    """What the rules of `stop_early` did; None where there are none."""
+    rules = (manifest.get("job") or {}).get("stop_early") or {}
+    rules = {name: value for name, value in rules.items() if value not in (None, False)}
+    if not rules and not stopped_by:
+        return None
+    saved = floats(batches["num_saved_tokens_max"])
+    return EarlyStop(rules, sum(stopped_by.values()), dict(stopped_by), whole(total(saved)))
 
 
 def cost_of(summary: Summary, price_per_hour: float | None) -> Cost | None:

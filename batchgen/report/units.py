@@ -3,6 +3,8 @@
 from datetime import UTC, datetime
 from typing import Final
 
+from batchgen.monitor.printable import counted as counted
+
 UNKNOWN: Final = "-"
 _LARGE: Final = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
@@ -26,15 +28,6 @@ def count(value: float | None) -> str:
     ('1,234,567', '-')
     """
     return UNKNOWN if value is None else f"{value:,.0f}"
-
-
-def counted(number: int, noun: str) -> str:
-    """A number of things.
-
-    >>> counted(1, "run"), counted(1200, "row")
-    ('1 run', '1,200 rows')
-    """
-    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
 def figure(value: float | None) -> str:

@@ -6,13 +6,13 @@ is: exact (bytes of a token), a bound (no engine is faster than the roofline, co
 longer than `max_tokens`), an estimate, or measured: a run of the job corrects the estimates.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
-from batchgen.capacity.fit import Fit, devices_needed, fit_memory
+from batchgen.capacity.fit import Fit, devices_needed, fit_memory, workspace_key
 from batchgen.capacity.geometry import Geometry, geometry_of, read_config
 from batchgen.capacity.hub import CONFIG, find_model_folder
 from batchgen.capacity.lengths import LengthStats, length_stats
@@ -28,8 +28,9 @@ from batchgen.capacity.rates import Rates
 from batchgen.capacity.roofline import Work, at_least_s
 from batchgen.config.models import JobConfig
 from batchgen.run.checking import output_bytes
+from batchgen.run.engine_arguments import check_engine_arguments
 from batchgen.run.expected_work import Outputs, expected_outputs, expected_work
-from batchgen.run.measured import ENOUGH_ROWS, Measured, find_measured
+from batchgen.run.measured import ENOUGH_ROWS, Measured, find_measured, unused_runs
 from batchgen.run.prompt_lengths import PromptLengths, read_lengths
 from batchgen.run.stop import parse_deadline
 from batchgen.run.target import Setting, Target, choose_setting, choose_target, target_rates
@@ -140,6 +141,9 @@ def plan_job(job: JobConfig, options: PlanOptions) -> CapacityPlan:
     model = _read_model(job, options, target)
     lengths = _read_lengths(job, options, model)
     measured = find_measured(job) if options.config is None else None
+    unused: Iterable[str] = ()
+    if measured is None:
+        unused = unused_runs(job, is_other_model=options.config is not None)
     outputs, sequences = expected_outputs(lengths, options.output_tokens, measured)
     work = expected_work(lengths, sequences, model.geometry, model.setting.limits, measured)
     fit = fit_memory(
@@ -162,7 +166,7 @@ def plan_job(job: JobConfig, options: PlanOptions) -> CapacityPlan:
         timing=timing,
         measured=measured,
         deadline_s=deadline_s,
-        notes=(*notes, *problems),
+        notes=(*notes, *problems, *unused),
     )
 
 
@@ -184,6 +188,7 @@ def _read_model(job: JobConfig, options: PlanOptions, target: Target) -> Model:
         folder, name = path.parent if path.name == CONFIG else None, str(options.config)
     config = read_config(path)
     geometry = geometry_of(job.model, config, name=name, folder=folder)
+    check_engine_arguments(job, geometry, on_cpu=target.kind == "cpu")
     max_model_len = job.model.max_model_len or geometry.max_model_len
     setting = choose_setting(job.model, target, config, max_model_len=max_model_len)
     if setting.dtype is not None:
@@ -276,10 +281,15 @@ def _fit_warnings(model: Model, target: Target, fit: Fit) -> Iterator[str]:
         )
     if not _is_too_small(fit):
         return
-    size = f"{model.geometry.weight_bytes / 1e9:,.1f} GB of weights"
     number = model.setting.limits.num_devices
     where = target.name if number == 1 else f"{number} x {target.name}"
     what = "one sequence" if fit.kv_cache_bytes <= 0 else f"{model.max_model_len:,} tokens"
+    if fit.kv_cache_bytes <= 0 and fit.workspace_bytes > fit.weight_bytes:
+        key, value = workspace_key(model.geometry, model.setting.limits)
+        size = f"{fit.workspace_bytes / 1e9:,.1f} GB of workspace for {value:,} {key}"
+        yield f"{where}: {size} leave no room for {what}: vLLM would not start; lower it"
+        return
+    size = f"{model.geometry.weight_bytes / 1e9:,.1f} GB of weights"
     needed = _devices_needed(model, target, fit)
     remedy = "use a larger device, or a smaller or quantized model"
     if needed is not None and needed > number:

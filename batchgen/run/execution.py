@@ -110,17 +110,18 @@ class Execution:
             self._seconds["publish"] = time.perf_counter() - began
 
     def _work(self) -> None:
-        closed_by = "engine"
-        try:
-            with self._keeper:
+        with self._keeper:
+            closed_by = "engine"
+            try:
                 self._generate()
                 closed_by = "end"
-        except StopRun as stop:
-            self._stopped, closed_by = stop, stop.closed_by
-            self._console.line(f"{stop.reason}; saving what is finished")
-        finally:
-            if self._recorder is not None:
-                self._recorder.end_batch(closed_by)
+            except StopRun as stop:
+                self._stopped, closed_by = stop, stop.closed_by
+                self._console.line(f"{stop.reason}; saving what is finished")
+            finally:
+                # Before the engine is closed, which takes a second that is no batch's.
+                if self._recorder is not None:
+                    self._recorder.end_batch(closed_by)
 
     def _generate(self) -> None:
         """Start the engine while prompts are prepared, and feed it."""

@@ -78,6 +78,33 @@ def find_measured(job: JobConfig) -> Measured | None:
     )
 
 
+def unused_runs(job: JobConfig, *, is_other_model: bool) -> Iterator[str]:
+    """Why runs of this job say nothing about the next one, sentences.
+
+    `is_other_model`: the plan is for another model than the job's.
+    """
+    for path in _directories(job):
+        try:
+            manifest = read_manifest(RunLayout(path))
+            reason = manifest and _why_unused(job, manifest, is_other_model=is_other_model)
+        except (DataError, OSError, ValueError, LookupError, TypeError):
+            continue
+        if reason:
+            yield f"{path}: what this run measured is not used: {reason}"
+
+
+def _why_unused(job: JobConfig, manifest: Mapping[str, Any], *, is_other_model: bool) -> str | None:
+    engine = manifest.get("engine")
+    if not engine:
+        return None
+    if is_other_model:
+        return "--config may be another model"
+    if engine["name"] != job.model.engine:
+        return f"its engine was '{engine['name']}', the job's is '{job.model.engine}'"
+    keys = [change.key for change in _changes(job, manifest) if change.key in SPEED_KEYS]
+    return f"it had another {', '.join(keys)}" if keys else None
+
+
 def _directories(job: JobConfig) -> Iterator[Path]:
     path = Path(job.output.path.rstrip("/"))
     yield path

@@ -237,7 +237,7 @@ def expected_rows(work: Work) -> tuple[int | None, bool]:
 
 
 def rows_by_bytes(shard: Shard) -> tuple[int, bool]:
-    """Rows of a text shard by the line ends in its first bytes, and whether those were all.
+    """Rows of a text shard by the lines of its first bytes, and whether those were all.
 
     Raises DataError where these bytes cannot be read.
     """
@@ -253,7 +253,7 @@ def rows_by_bytes(shard: Shard) -> tuple[int, bool]:
             is_whole = not source.read(1)
     except DAMAGED as exc:
         raise unreadable(shard, exc) from exc
-    lines = head.count(b"\n") + (not head.endswith(b"\n") and bool(head))
+    lines = sum(1 for line in head.split(b"\n") if line.strip())
     if is_whole or not consumed:
         return lines, shard.format == "jsonl"
     return max(1, round(lines * shard.num_bytes / consumed)), False

@@ -248,6 +248,8 @@ class Recorder:
         """Close the open batch if it holds rows."""
         if self._meter.num_rows == 0:
             return
+        if closed_by == "size" and self._meter.num_rows < self._batch_size:
+            closed_by = "end" if self._has_no_rows_left() else closed_by
         self._hand_over()
         self._stages.write_s = self._store.write_seconds()
         now = self._clock.now()

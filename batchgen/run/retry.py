@@ -38,6 +38,8 @@ def select_rows(
     query = _query(options)
     if query is None:
         return None
+    if not parts:
+        _apply(query, _no_rows(), options)  # a mistake in it shows on the first night as well
     selection: Selection = {}
     groups: set[str] = set()
     for key, path in parts.items():
@@ -59,6 +61,16 @@ def _query(options: RunOptions) -> str | None:
     if options.retry_failed == "retryable":
         return f"error_type in {sorted(RETRYABLE)}"
     return options.where
+
+
+def _no_rows() -> "pd.DataFrame":
+    """The added columns of an output without rows."""
+    import pandas as pd
+
+    counts = {name: "Int64" for name in QUERY_COLUMNS if name.startswith("num_")}
+    types = {**counts, "row": "Int64", "batch_id": "Int64", "ttft_s": "float", "latency_s": "float"}
+    columns = {name: pd.Series(dtype=types.get(name, "object")) for name in QUERY_COLUMNS}
+    return pd.DataFrame(columns)
 
 
 def _read_added(path: Path, prefix: str) -> "pd.DataFrame":

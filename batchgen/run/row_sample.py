@@ -44,7 +44,7 @@ def take_sample(
     *,
     max_rows: int,
 ) -> RowSample:
-    """About `max_rows` rows (a share of them from each of the first shards), made into prompts."""
+    """At most `max_rows` rows, a share of them from each of the first shards, as prompts."""
     limits = PartLimits(
         max_rows=max_rows,
         max_bytes=SAMPLE_BYTES,
@@ -52,9 +52,10 @@ def take_sample(
         on_bad_line=job.input.on_bad_line,
     )
     looked_at = shards[:SAMPLE_SHARDS]
-    rows_each = -(-max_rows // max(len(looked_at), 1))
+    each, more = divmod(max_rows, max(len(looked_at), 1))
     sample = RowSample()
-    for shard in looked_at:
+    for number, shard in enumerate(looked_at[:max_rows]):
+        rows_each = each + (number < more)
         for block in read_blocks(shard, columns=columns, limits=limits, max_rows=rows_each):
             for item in builder.build(block):
                 if isinstance(item, Prompt):

@@ -1,12 +1,15 @@
-"""What may change from one run to the next without changing the outputs, as flat names and values.
+"""The settings of a run that decide how fast it is, as flat names and values.
 
-The fingerprint guards what the rows are made of. These settings are the rest: they decide how fast
-a run is, so a night that got slower is explained by the ones that differ from the night before.
+A night that got slower is explained by the ones that differ from the night before: the shape of
+batches, the engine, the machine, and what rows are made of. The fingerprint guards the latter, but
+a change can be accepted, and some rows can be made anew in another way.
 """
 
+import json
 import os
 import platform
 from collections.abc import Iterator, Mapping
+from hashlib import blake2b
 from typing import Any
 
 Scalar = str | int | float | bool | None
@@ -21,6 +24,7 @@ def job_settings(job: Mapping[str, Any], versions: Mapping[str, str]) -> dict[st
     return {
         **dict(_flat("batch", job["batch"])),
         **dict(_flat("model", job["model"])),
+        **_making(job),
         **dict(_flat("versions", versions)),
         "machine.host": platform.node(),
         "machine.cpus": os.cpu_count(),
@@ -31,6 +35,22 @@ def engine_settings(engine: Mapping[str, Any]) -> dict[str, Scalar]:
     """What a started engine made of them."""
     flat = _flat("engine", engine)
     return {key.replace("engine.settings.", "engine.", 1): value for key, value in flat}
+
+
+def _making(job: Mapping[str, Any]) -> dict[str, Scalar]:
+    """What completions are made of: prompts as a digest, and so each value that is not short."""
+    found: dict[str, Scalar] = {"prompt.digest": _digest(job["prompt"])} if "prompt" in job else {}
+    for section in ("sampling", "stop_early"):
+        for key, value in (job.get(section) or {}).items():
+            name = f"{section}.{key}"
+            found |= dict(_flat(name, value)) or {name: _digest(value)}
+    return found
+
+
+def _digest(value: Any) -> str | None:
+    """Of a value that is too long to be shown; None for an empty one."""
+    text = json.dumps(value, sort_keys=True, default=str)
+    return f"digest {blake2b(text.encode(), digest_size=8).hexdigest()}" if value else None
 
 
 def _flat(name: str, value: Any) -> Iterator[tuple[str, Scalar]]:

@@ -154,6 +154,8 @@ def parse_deadline(text: str, now: datetime) -> datetime:
             f"--deadline: '{text}' is neither a time of day (06:00) nor a duration (8h, 1h30m, 90s)"
         )
     hours, minutes, seconds = (float(part or 0) for part in duration.groups())
+    if not hours + minutes + seconds:
+        raise UsageError(f"--deadline: '{text}' is over at once; give a duration above 0")
     try:
         return now + timedelta(hours=hours, minutes=minutes, seconds=seconds)
     except OverflowError as exc:

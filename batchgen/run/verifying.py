@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pyarrow import parquet
+from pyarrow import ArrowException, parquet
 from pydantic import ValidationError
 
 from batchgen.config.models import InputConfig
@@ -44,7 +44,7 @@ def verify_run(path: str | Path) -> VerifyReport:
 
     Raises DataError where no run is there, or its files cannot be read.
     """
-    layout = RunLayout(Path(path))
+    layout = RunLayout.at(path)
     manifest = read_manifest(layout)
     if manifest is None:
         raise DataError(f"{path}: no run is here; give the directory that is output.path of a job")
@@ -54,11 +54,19 @@ def verify_run(path: str | Path) -> VerifyReport:
     problems += verify(layout, expected, counts=manifest["counts"] or None)
     files = part_files(layout)
     return VerifyReport(
-        num_rows=sum(parquet.read_metadata(file).num_rows for file in files),
+        num_rows=sum(map(_num_rows, files)),
         num_parts=len(files),
         problems=tuple(problems),
         notes=tuple(notes),
     )
+
+
+def _num_rows(part: Path) -> int:
+    """Rows of a part; 0 for a damaged one, which is a problem that has been found before."""
+    try:
+        return int(parquet.read_metadata(part).num_rows)
+    except (ArrowException, OSError):
+        return 0
 
 
 def expected_rows(

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import fields
+from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
@@ -75,6 +76,33 @@ def test_a_comparison_leaves_a_run_as_it_is(job, comparison, tmp_path):
 def test_a_folder_of_other_files_is_refused_before_anything_is_measured(job, tmp_path):
     (tmp_path / "out").mkdir()
     (tmp_path / "out/notes.txt").write_text("mine")
-    with pytest.raises(DataError, match="no run directory"):
-        result_folder(job, None)
+    for asked_for in (None, tmp_path / "out", tmp_path / "elsewhere/../out"):
+        with pytest.raises(DataError, match="no run directory"):
+            result_folder(job, asked_for)
     assert result_folder(job, tmp_path / "elsewhere") == tmp_path / "elsewhere"
+
+
+def test_a_folder_that_takes_no_files_is_refused_before_anything_is_measured(job, tmp_path):
+    (tmp_path / "letter.txt").write_text("dear")
+    for folder in (Path("/proc/nowhere"), tmp_path / "letter.txt", tmp_path / "letter.txt/below"):
+        with pytest.raises(DataError) as refusal:
+            result_folder(job, folder)
+        assert str(folder) in str(refusal.value)
+        assert "Finished rows" not in str(refusal.value)
+
+
+def test_asking_for_a_folder_leaves_no_trace(job, tmp_path):
+    before = set(tmp_path.rglob("*"))
+    result_folder(job, tmp_path / "one/two")
+    result_folder(job, tmp_path)
+    assert set(tmp_path.rglob("*")) == before
+
+
+def test_results_elsewhere_do_not_ask_what_lives_in_the_output_of_the_job(
+    job, comparison, tmp_path
+):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out/notes.txt").write_text("mine")
+    paths = save_comparison(comparison, result_folder(job, tmp_path / "elsewhere"), job)
+    assert all(path.exists() for path in paths)
+    assert not (tmp_path / "elsewhere/.batchgen").exists()

@@ -48,6 +48,21 @@ def test_an_input_without_sound_rows_is_refused_by_name(write_jsonl):
         BenchSession(job([shard]), num_rows=4).__enter__()
 
 
+@pytest.mark.parametrize("num_rows", [4, lambda info: info.max_num_seqs])
+@pytest.mark.parametrize("rows", [[], [{"text": None}]])
+def test_an_engine_is_not_started_where_there_is_nothing_to_measure(write_jsonl, rows, num_rows):
+    session = BenchSession(job([write_jsonl("docs.jsonl", rows)], start_s=60), num_rows=num_rows)
+    with pytest.raises(DataError, match="nothing to measure"):
+        session.__enter__()
+    assert session.clock.now() == 0
+
+
+def test_a_sound_row_behind_many_refused_ones_is_found(write_jsonl):
+    rows = [{"text": None}] * 100 + [{"text": "sound"}]
+    with BenchSession(job([write_jsonl("docs.jsonl", rows)]), num_rows=50) as session:
+        assert [prompt.row for prompt in session.workload.prompts] == [100]
+
+
 def test_pinned_rows_get_exactly_their_lengths(shard):
     lengths = [1, 5, 3, 9]
     with BenchSession(job([shard]), num_rows=4) as session:

@@ -7,10 +7,11 @@ import pandas as pd
 import pytest
 
 from batchgen.bench.latency_limit import parse_limit
+from batchgen.bench.saving import result_folder
 from batchgen.bench.tune import TuneOptions, tune_job
-from batchgen.bench.tune_report import results_folder, save_report
+from batchgen.bench.tune_report import save_report
 from batchgen.config.models import JobConfig
-from batchgen.errors import DataError, EngineError
+from batchgen.errors import EngineError
 from batchgen.monitor.console import SilentConsole
 from batchgen.run.job import run_job
 
@@ -109,7 +110,7 @@ def test_a_full_kv_cache_is_noted(job):
 
 def test_failed_rows_are_noted(job):
     report = tune_job(job(script={"docs.jsonl:4": {"fault": "row_error"}}))
-    assert note_about(report, "1 rows failed")
+    assert note_about(report, "1 row failed")
 
 
 def test_more_slots_are_proposed_and_not_measured(job):
@@ -179,7 +180,33 @@ def test_a_signal_keeps_the_points_so_far(job):
     assert report.exit_code == 130
     assert "SIGINT" in report.stopped
     assert [point.num_running for point in report.points][:3] == [1, 2, 4]
-    assert report.recommended is not None
+
+
+@pytest.mark.parametrize(
+    ("extra", "options", "ended_by"),
+    [
+        ({"faults": {"interrupt_after_rows": 100}}, LONG, "a signal"),
+        ({}, TuneOptions(max_minutes=0.001), "--max-minutes"),
+    ],
+)
+def test_a_climb_that_is_cut_short_recommends_nothing(job, extra, options, ended_by):
+    report = tune_job(job(**extra), options)
+    assert report.points
+    assert (report.recommended, report.overrides, report.proposals) == (None, (), ())
+    assert note_about(report, f"{ended_by} ended the sweep at {report.points[-1].num_running} in")
+
+
+def test_a_limit_that_is_broken_ends_a_climb_as_well(job):
+    limits = (parse_limit("p95=1500ms"),)
+    report = tune_job(job(faults={"interrupt_after_rows": 300}), TuneOptions(limits=limits))
+    assert report.exit_code == 130
+    assert report.points[-1].latency_s_p95 > 1.5
+    assert report.recommended.under_latency is not None
+
+
+def test_a_latency_that_is_held_against_a_limit_has_forty_rows_behind_it(job):
+    report = tune_job(job(), TuneOptions(limits=(parse_limit("p95=3s"),)))
+    assert min(point.num_rows - 2 * point.num_running for point in report.points) >= 40
 
 
 def test_an_engine_that_dies_keeps_the_points_so_far(job):
@@ -209,8 +236,8 @@ def test_each_trial_is_a_line_on_the_console(job):
 
 
 def test_the_files_hold_the_report_and_its_points(job, tmp_path):
-    report = tune_job(job(slots=8))
-    text, table = save_report(report, tmp_path / "tuned", is_run=False)
+    asked_for = job(slots=8)
+    text, table = save_report(tune_job(asked_for), tmp_path / "tuned", asked_for)
     answer = json.loads(text.read_text())
     assert answer["kind"] == "tune"
     assert answer["recommended"]["autoscaler"]["target_num_running"] == 8
@@ -220,12 +247,18 @@ def test_the_files_hold_the_report_and_its_points(job, tmp_path):
 
 def test_a_run_takes_the_directory_of_its_tune(job):
     asked_for = job(num_rows=20, slots=4)
-    save_report(tune_job(asked_for), results_folder(asked_for, None), is_run=True)
+    save_report(tune_job(asked_for), result_folder(asked_for, None), asked_for)
     assert run_job(asked_for).num_ok == 20
 
 
-def test_a_directory_of_someone_else_is_left_alone(job, tmp_path):
-    (tmp_path / "out").mkdir()
-    (tmp_path / "out" / "letter.txt").write_text("dear")
-    with pytest.raises(DataError, match="no run directory"):
-        results_folder(job(), None)
+def test_the_wait_of_a_run_for_its_slots_is_noted(job):
+    assert note_about(tune_job(job(slots=2)), "latency_s holds that wait")
+    assert not note_about(tune_job(job(slots=2, batch={"window": 2})), "latency_s")
+
+
+def test_a_restart_looks_beyond_refused_rows_at_the_start(job, write_jsonl):
+    asked_for = job(slots=4)
+    rows = [{"text": None}] * 8 + [{"text": f"document number {i}"} for i in range(200)]
+    write_jsonl("docs.jsonl", rows)
+    report = tune_job(asked_for, TuneOptions(restart=True))
+    assert report.proposals[0].gain is not None

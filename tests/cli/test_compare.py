@@ -91,6 +91,11 @@ def test_json_is_one_object_with_documented_keys(compare):
         ("--sizes", "1,4"),
         ("--sizes", "4,"),
         ("--arrival-rate", "0"),
+        ("--arrival-rate", "inf"),
+        ("--arrival-rate", "nan"),
+        ("--max-minutes", "inf"),
+        ("--max-wait", "inf"),
+        ("--max-wait", "nan"),
         ("--max-minutes", "-1"),
         ("--rows", "0"),
         ("--gaps", "odd"),
@@ -101,6 +106,27 @@ def test_a_mistake_on_the_command_line_is_exit_2(compare, args, tmp_path):
     assert result.exit_code == 2
     assert result.stdout == ""
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("folder", ["/proc/nowhere", "docs.jsonl"])
+def test_a_place_that_takes_no_results_is_refused_before_the_engine_starts(compare, folder):
+    result = compare("--output", folder)
+    assert result.exit_code == 4
+    assert f"error: {folder}: " in result.stderr
+    assert "engine" not in result.stderr
+
+
+def test_results_that_cannot_be_saved_are_shown(compare, tmp_path):
+    (tmp_path / "elsewhere/compare.json").mkdir(parents=True)
+    args = ("--repeats", "1", "--sizes", "4", "--output", "elsewhere")
+    shown, asked = compare(*args), compare(*args, "--json")
+    assert (shown.exit_code, asked.exit_code) == (4, 4)
+    assert "sequential" in shown.stdout
+    assert "elsewhere/compare.json: cannot write" in shown.stderr
+    answer = json.loads(asked.stdout)
+    assert (answer["exit_code"], answer["files"]) == (4, None)
+    assert answer["ways"]
+    assert "cannot write" in answer["error"][0]
 
 
 def test_a_signal_shows_what_was_measured(compare):

@@ -115,6 +115,11 @@ def test_a_size_that_is_none_is_exit_2(asked, size):
     [
         (("--device", "H1000"), 2, "did you mean 'H100'"),
         (("--device", "H100", "--deadline", "soon"), 2, "--deadline: 'soon'"),
+        (("--device", "H100", "--deadline", "0h"), 2, "give a duration above 0"),
+        (("--memory", "1KB"), 2, "MB, GB, KiB"),
+        (("--device", "H100", "--price", "inf"), 2, "--price"),
+        (("--device", "H100", "--price", "1e400"), 2, "--price"),
+        (("--device", "H100", "--price", "nan"), 2, "--price"),
         (("--device", "H100", "-s", "sampling.max_tokens=-1"), 3, "sampling.max_tokens"),
         (("--device", "H100", "-s", "input.paths=missing.jsonl"), 4, "missing.jsonl"),
     ],
@@ -138,6 +143,59 @@ def test_a_model_that_is_not_here_is_exit_3(invoke, job, monkeypatch):
     result = invoke(job, "--device", "H100")
     assert result.exit_code == 3
     assert "--config" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"num_key_value_heads": 7}, "40 heads cannot share 7 KV heads"),
+        ({"quantization_config": "x"}, "quantization_config: must be an object"),
+        ({"hidden_size": 10**400}, "hidden_size: is larger than any model's"),
+        ({"vocab_size": 2**53 + 1}, "vocab_size: is larger than any model's"),
+    ],
+)
+def test_a_config_that_no_model_has_is_exit_4(invoke, job, change, words):
+    job.with_name("opt.json").write_text(json.dumps({**CONFIG, **change}))
+    result = invoke(job, "--config", job.with_name("opt.json"), "--no-tokens", "--memory", "80GB")
+    assert result.exit_code == 4
+    assert words in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("override", "words"),
+    [
+        ("gpu_memory_utilization=5", "must be above 0 and at most 1, is 5"),
+        ("gpu_memory_utilization=-1", "must be above 0 and at most 1, is -1"),
+        ("tensor_parallel_size=0", "must be 1 or more, is 0"),
+        ("tensor_parallel_size=3", "40 attention heads (1, 2, 4, 5, 8, 10, 20, 40), is 3"),
+        ("block_size=7", "must be a multiple of 16 on a GPU, is 7"),
+    ],
+)
+def test_an_engine_argument_that_cannot_be_is_exit_3(asked, override, words):
+    result = asked("--device", "H100", "-s", f"model.extra.{override}")
+    assert result.exit_code == 3
+    assert f"model.extra.{override.partition('=')[0]}" in result.stderr
+    assert words in result.stderr
+
+
+def test_slots_that_leave_no_room_are_named(asked):
+    result = asked("--device", "L4", "-s", "model.max_num_seqs=100000000")
+    assert "of workspace for 100,000,000 model.max_num_seqs leave no room" in result.stderr
+
+
+def test_a_run_of_another_engine_is_named_and_not_used(invoke, asked, job):
+    simulated = ("-s", "model.engine=simulated", "-s", "model.extra.clock=simulated")
+    run = CliRunner().invoke(app, ["run", str(job), *simulated, "--limit", "5", "--no-report"])
+    assert run.exit_code == 0
+    assert (
+        "out-limit-5: what this run measured is not used: --config"
+        in asked("--device", "H100").stderr
+    )
+    model = job.parent / "model"
+    model.mkdir()
+    (model / "config.json").write_text(json.dumps(CONFIG))
+    result = invoke(job, "-s", f"model.name={model}", "--device", "H100", "--no-tokens")
+    assert "its engine was 'simulated', the job's is 'vllm'" in result.stderr
 
 
 def test_what_does_not_fit_is_a_warning(asked):

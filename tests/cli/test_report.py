@@ -110,9 +110,42 @@ def test_a_page_by_name_needs_matplotlib(done, invoke, without_plots):
     assert "pip install 'batchgen[report]'" in result.stderr
 
 
-@pytest.mark.parametrize("args", [("--html", "x", "--no-html"), ("--price", "-1")])
+@pytest.mark.parametrize(
+    "args",
+    [
+        ("--html", "x.html", "--no-html"),
+        ("--price", "-1"),
+        ("--price", "inf"),
+        ("--price", "nan"),
+        ("--html", ""),
+        ("--html", "out/manifest.json"),
+        ("--html", "out/outputs/x.html"),
+        ("--html", "out/batches/x.htm"),
+        ("--html", "out/.batchgen/x.html"),
+        ("--html", "missing/x.html"),
+    ],
+)
 def test_a_mistake_on_the_command_line_is_exit_2(done, invoke, args):
-    assert invoke("report", "out", *args).exit_code == 2
+    before = Path("out/manifest.json").read_bytes()
+    result = invoke("report", "out", *args)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert Path("out/manifest.json").read_bytes() == before
+    assert not list(Path("out").rglob("x.htm*"))
+
+
+@pytest.mark.parametrize("name", ["report", "status", "verify"])
+def test_a_file_in_place_of_the_directory_is_exit_4(done, invoke, name):
+    result = invoke(name, "job.yaml")
+    assert result.exit_code == 4
+    assert "job.yaml: is a file; give the directory that is output.path" in result.stderr
+
+
+@pytest.mark.parametrize("text", ["{}", '{"phase": "generate"}', '{"phase": "x", "pid": "1"}'])
+def test_a_progress_file_without_its_keys_is_exit_4(done, invoke, text):
+    Path("out/.batchgen/progress.json").write_text(text)
+    result = invoke("status", "out")
+    assert result.exit_code == 4
+    assert "is not a progress file of batchgen" in result.stderr
 
 
 def test_a_directory_without_run_is_exit_4(invoke, tmp_path):

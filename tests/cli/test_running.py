@@ -432,3 +432,14 @@ def test_init_never_replaces_a_file(job, invoke):
     assert result.exit_code == 2
     assert "job.yaml: exists already" in result.stderr
     assert Path("job.yaml").read_text() == before
+
+
+def test_verify_says_which_part_is_damaged(job, invoke, tmp_path):
+    job([{"prompt": f"text {number}"} for number in range(4)])
+    assert invoke("run", "job.yaml").exit_code == 0
+    (part,) = Path("out/outputs").rglob("*.parquet")
+    part.write_bytes(part.read_bytes()[:-50])
+    result = invoke("verify", "out")
+    assert result.exit_code == 4
+    assert "cannot be read" in result.stderr
+    assert "fault of batchgen" not in result.stderr

@@ -10,6 +10,8 @@ from typer.testing import CliRunner
 
 from batchgen.cli import tune_answer
 from batchgen.cli.app import app
+from batchgen.cli.tune_answer import run_line
+from batchgen.errors import JobFileError
 
 DOCS = Path(__file__).parents[2] / "docs"
 JOB = """\
@@ -108,7 +110,51 @@ def test_write_refuses_what_it_cannot_change_safely(job, tune):
     assert result.exit_code == 3
     assert "job.yaml:6:17: model.max_num_seqs" in result.stderr
     assert job.read_text() == text
-    assert Path("out/tune.json").exists()
+    assert "in flight" not in result.stderr
+
+
+def test_write_that_fails_at_the_end_still_shows_the_results(job, tune, monkeypatch):
+    def refuse(*args):
+        raise JobFileError("job.yaml: has changed")
+
+    monkeypatch.setattr("batchgen.config.editing.rewrite_job", refuse)
+    result = tune("--max-latency", "p95=3s", "--write", "--json")
+    answer = answer_of(result)
+    assert result.exit_code == answer["exit_code"] == 3
+    assert (answer["written"], answer["error"]) == (None, ["job.yaml: has changed"])
+    assert answer["overrides"]
+
+
+def test_results_that_cannot_be_saved_are_shown(job, tune):
+    Path("sweeps/tune.json").mkdir(parents=True)
+    result = tune("-o", "sweeps")
+    assert result.exit_code == 4
+    assert "knee" in result.stdout
+    assert "error: sweeps/tune.json: cannot write" in result.stderr
+    assert "Finished rows" not in result.stderr
+
+
+def test_nothing_is_written_where_time_ran_out_in_the_climb(job, tune):
+    result = tune("--write", "--max-minutes", "0.001")
+    assert result.exit_code == 0
+    assert "nothing is recommended, so job.yaml is left as it is" in result.stderr
+    assert "batchgen run" not in result.stdout
+    assert job.read_text() == JOB
+
+
+def test_secrets_that_were_given_are_masked_in_the_run_to_copy(job, tune):
+    url, token = "notify.ping_url=http://127.0.0.1:1/SECRET", "model.extra.hf_token=SECRET"
+    line = run_line("job.yaml", [url, token], ["model.max_num_seqs=4"])
+    assert "http://127.0.0.1:1/***" in line
+    assert "SECRET" not in line
+    assert "SECRET" not in tune("-s", url).stdout
+
+
+def test_numbers_have_no_exponents(job, tune):
+    job.write_text(JOB.replace("step_s: 0.02, decode_token_s: 0.002", "step_s: 0.00002"))
+    result = tune()
+    assert re.search(r"\d,\d{3} output tokens/s", result.stderr)
+    assert not re.search(r"\de\+", result.stdout + result.stderr)
 
 
 def test_a_limit_that_nothing_keeps_is_answered_and_writes_nothing(job, tune):
@@ -180,6 +226,13 @@ def test_an_engine_that_dies_ends_in_5_with_the_points_so_far(job, tune):
         (("--max-latency", "2s"), 2),
         (("--repeats", "0"), 2),
         (("--arrival-rate", "0"), 2),
+        (("--arrival-rate", "inf"), 2),
+        (("--arrival-rate", "nan"), 2),
+        (("--max-minutes", "0"), 2),
+        (("--max-minutes", "inf"), 2),
+        (("--max-latency", f"p95={'9' * 400}s"), 2),
+        (("-o", "/proc/nowhere"), 4),
+        (("-o", "docs.jsonl"), 4),
         (("-s", "model.engine=unknown"), 3),
         (("-s", "input.paths=[nothing.jsonl]"), 4),
         (("-s", "prompt.template={{ body }}"), 4),

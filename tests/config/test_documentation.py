@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from batchgen.config.reference import job_file_markdown
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -28,3 +30,8 @@ def test_the_pages_made_from_the_code_are_current():
     )
     assert run.stderr == ""
     assert run.returncode == 0
+
+
+def test_an_empty_list_is_shown_as_one():
+    line = next(line for line in job_file_markdown().splitlines() if "`success_exit_codes`" in line)
+    assert "| `[]` |" in line

@@ -6,7 +6,7 @@ import os
 import pytest
 
 from batchgen.config import editing
-from batchgen.config.editing import changed_lines, edit_job_text, rewrite_job
+from batchgen.config.editing import changed_lines, check_rewritable, edit_job_text, rewrite_job
 from batchgen.errors import JobFileError
 
 COMMENTED = """\
@@ -210,3 +210,20 @@ def test_a_file_that_cannot_be_replaced_is_said(job_file):
     with pytest.raises(JobFileError, match="cannot be written"):
         rewrite_job(job_file, before, {"model.max_num_seqs": 48})
     assert job_file.read_bytes() == before
+
+
+def test_asking_whether_a_file_can_be_changed_changes_nothing(job_file):
+    check_rewritable(job_file, job_file.read_bytes(), {"model.max_num_seqs": 1})
+    assert job_file.read_text() == COMMENTED
+    assert list(job_file.parent.iterdir()) == [job_file]
+
+
+def test_a_value_that_cannot_be_changed_is_said_when_asked(job_file):
+    before = COMMENTED.replace("  64 ", "  ${SLOTS:-64} ").encode()
+    with pytest.raises(JobFileError, match="max_num_seqs: its value is"):
+        check_rewritable(job_file, before, {"model.max_num_seqs": 1})
+
+
+def test_a_directory_that_takes_no_file_is_said_when_asked(tmp_path):
+    with pytest.raises(JobFileError, match="cannot be written"):
+        check_rewritable(tmp_path / "gone/job.yaml", COMMENTED.encode(), {"name": "day"})

@@ -87,3 +87,26 @@ def test_the_content_of_a_chat_template_file_counts(load, tmp_path):
 def test_secrets_are_masked(load):
     job = load(prompt={"column": "x", "chat_template_kwargs": {"api_key": "hunter2"}})
     assert "hunter2" not in json.dumps(taken(job))
+
+
+@pytest.mark.parametrize(
+    ("section", "old", "new"),
+    [
+        (
+            "prompt",
+            {"template": "See https://alice@x/ {{ t }}"},
+            {"template": "See https://bob@x/ {{ t }}"},
+        ),
+        ("prompt", {"template": "x?token=1 {{ t }}"}, {"template": "x?token=2 {{ t }}"}),
+        ("sampling", {"stop": ["https://a@x"]}, {"stop": ["https://b@x"]}),
+        (
+            "prompt",
+            {"column": "x", "chat_template_kwargs": {"end_token": "name"}},
+            {"column": "x", "chat_template_kwargs": {"end_token": "river"}},
+        ),
+    ],
+)
+def test_a_change_behind_a_mask_is_a_change(load, section, old, new):
+    (change,) = differences(taken(load(**{section: old})), taken(load(**{section: new})))
+    assert change.section == section
+    assert "***" in str(change)

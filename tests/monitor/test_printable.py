@@ -2,7 +2,7 @@
 
 import pytest
 
-from batchgen.monitor.printable import printable
+from batchgen.monitor.printable import counted, printable
 
 
 @pytest.mark.parametrize(
@@ -18,3 +18,7 @@ from batchgen.monitor.printable import printable
 )
 def test_what_hides_or_reorders_is_written_out(text, shown):
     assert printable(text) == shown
+
+
+def test_one_thing_is_no_plural():
+    assert [counted(number, "row") for number in (0, 1, 1200)] == ["0 rows", "1 row", "1,200 rows"]

@@ -3,6 +3,7 @@
 import json
 import os
 import socket
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import numpy as np
@@ -13,6 +14,9 @@ from batchgen.errors import DataError, EngineError
 from batchgen.output.layout import RunLayout
 from batchgen.output.lock import RunLock
 from batchgen.report.build import MAX_BATCHES, build_report
+from batchgen.report.facts import summary_facts
+from batchgen.report.html import render_html
+from batchgen.report.records import EarlyStop
 
 
 def test_totals_are_those_of_the_outputs(two_nights, two_nights_report):
@@ -214,3 +218,53 @@ def test_batches_without_a_manifest_are_reported(place, make_prompts):
 def test_all_numbers_are_json(two_nights_report):
     text = json.dumps(two_nights_report.to_dict(), allow_nan=False)
     assert json.loads(text)["summary"]["num_rows"] == 230
+
+
+def test_a_sampling_setting_that_changed_is_named(place, make_prompts):
+    place.write(make_prompts(100))
+    place.run("sampling.max_tokens=8")
+    place.run("sampling.max_tokens=30", where="finish_reason == 'length'")
+    comparison = place.report().comparison
+    change = next(item for item in comparison.changes if item.key == "sampling.max_tokens")
+    assert (change.before, change.after) == (8, 30)
+    assert "sampling.max_tokens" in comparison.summary
+
+
+def test_rows_that_a_rule_has_stopped_are_counted_by_rule(place, make_prompts):
+    script = {f"a.jsonl:{row}": {"reply": "word " * 60} for row in (2, 5)}
+    place.sections["model"] = {
+        "max_model_len": 200,
+        "extra": {"clock": "simulated", "script": script},
+    }
+    place.write(make_prompts(12))
+    place.run("stop_early={pattern: word word}", "sampling.max_tokens=100")
+    outputs, early = read_outputs(place.out), place.report().early_stop
+    assert early.rules == {"pattern": "word word"}
+    assert early.by_rule == outputs["stopped_by"].value_counts().to_dict() == {"pattern": 2}
+    assert early.num_rows == 2
+    assert early.num_saved_tokens_max == read_batches(place.out)["num_saved_tokens_max"].sum() > 0
+
+
+def test_without_rules_there_is_no_early_stop(two_nights_report):
+    assert two_nights_report.early_stop is None
+
+
+def test_what_rules_have_stopped_stands_in_every_picture(two_nights_report):
+    early = EarlyStop({"pattern": "x"}, 3, {"pattern": 3}, 1200)
+    report = replace(two_nights_report, early_stop=early)
+    fact = next(fact for fact in summary_facts(report) if fact.name == "stopped early")
+    assert fact.value == "3"
+    assert fact.detail == "3 by pattern; rules: pattern; at most 1,200 output tokens saved"
+    assert fact.detail in render_html(report)
+    assert report.to_dict()["early_stop"]["by_rule"] == {"pattern": 3}
+
+
+def test_the_whole_time_is_not_shown_beside_the_generation_of_more_runs(place, make_prompts):
+    place.write(make_prompts(100))
+    place.killed(after_rows=64)
+    place.run()
+    report = place.report()
+    detail = next(fact.detail for fact in summary_facts(report) if fact.name == "generation")
+    assert report.runs[0].wall_s is None
+    assert report.runs[0].generate_s > 0
+    assert detail == "2 runs; how long all of it took is not known of 1 without an end"

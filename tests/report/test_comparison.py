@@ -71,3 +71,13 @@ def test_without_output_tokens_rows_are_compared():
 def test_a_run_that_goes_on_is_measured_by_its_batches():
     assert line(num_rows=None).rows_per_s is None
     assert replace(line(), rows_per_s=None).rows_per_s is None
+
+
+def test_runs_that_do_not_tell_their_sampling_are_not_called_equal():
+    old = {"model.name": "m", "batch.size": 512}
+    new = {**old, "sampling.max_tokens": 16}
+    assert "No setting changed" not in compare_runs([line(settings=old)] * 2).summary
+    assert (
+        "No setting changed" not in compare_runs([line(settings=old), line(settings=new)]).summary
+    )
+    assert "No setting changed" in compare_runs([line(settings=new)] * 2).summary

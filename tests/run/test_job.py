@@ -15,7 +15,9 @@ import pytest
 from batchgen import read_batches, read_outputs, run_job
 from batchgen.config.loading import load_job
 from batchgen.errors import DataError, ResumeMismatch, UsageError
+from batchgen.records import Shard
 from batchgen.run.options import RunOptions
+from batchgen.run.planning import rows_by_bytes
 
 JOB = """
 input: {{paths: ['{folder}/in']}}
@@ -252,6 +254,31 @@ def test_where_that_is_no_query_is_a_usage_error(place):
     place.run()
     with pytest.raises(UsageError, match="finish_reason"):
         place.run(where="finish_raeson == 'length'")
+
+
+@pytest.mark.parametrize("query", ["finish_reason==", "finish_raeson == 'length'"])
+def test_where_that_is_no_query_is_refused_before_there_are_rows(place, query):
+    place.jsonl("a.jsonl", texts(3))
+    with pytest.raises(UsageError, match="--where"):
+        place.run(where=query)
+    assert place.sent() == []
+
+
+@pytest.mark.parametrize(
+    "query",
+    ["finish_reason == 'length'", "num_output_tokens > 3", "output.str.contains('x')", "row < 5"],
+)
+def test_where_on_an_output_without_rows_selects_none(place, query):
+    place.jsonl("a.jsonl", texts(3))
+    assert place.run(where=query).num_rows == 3
+
+
+def test_blank_lines_do_not_count_as_expected_rows(place):
+    path = place.jsonl("a.jsonl", texts(2))
+    path.write_text(path.read_text() + "\n" * 10)
+    stat = path.stat()
+    shard = Shard("a.jsonl", str(path), "jsonl", None, stat.st_size, stat.st_mtime_ns)
+    assert rows_by_bytes(shard) == (2, True)
 
 
 def test_kept_columns_are_chosen_and_typed(place):

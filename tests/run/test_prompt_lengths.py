@@ -121,3 +121,14 @@ def test_rows_of_many_shards_are_told_from_the_first_ones(job, tmp_path):
     found = look(loaded.model_copy(update={"input": shards}), tokens=False)
     assert found.num_rows == 40 * 30
     assert found.is_estimate
+
+
+def test_several_shards_make_no_larger_sample(job, tmp_path):
+    loaded = job(["x"] * 50, "m")
+    for name in ("b", "c"):
+        (tmp_path / f"{name}.jsonl").write_text((tmp_path / "a.jsonl").read_text())
+    paths = [str(tmp_path / f"{name}.jsonl") for name in "abc"]
+    several = loaded.input.model_copy(update={"paths": paths})
+    loaded = loaded.model_copy(update={"input": several})
+    assert look(loaded, tokens=False, max_rows=100).num_sampled == 100
+    assert look(loaded, tokens=False, max_rows=2).num_sampled == 2

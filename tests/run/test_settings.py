@@ -32,3 +32,20 @@ def test_an_engine_s_own_settings_stand_beside_its_limits():
         "engine.dtype": "bfloat16",
         "engine.chosen": "a; b",
     }
+
+
+def test_what_completions_are_made_of_is_among_the_settings():
+    job = {
+        "batch": {},
+        "model": {},
+        "prompt": {"template": "Summarize: {{ text }}"},
+        "sampling": {"max_tokens": 100, "json_schema": "{" + " " * 1000, "stop": ["a", "b"]},
+        "stop_early": {"repetition": {"min_count": 3}},
+    }
+    found = job_settings(job, {})
+    assert found["sampling.max_tokens"] == 100
+    assert found["sampling.stop"] == "a; b"
+    assert found["sampling.json_schema"].startswith("digest ")
+    assert found["stop_early.repetition.min_count"] == 3
+    other = job_settings({**job, "prompt": {"template": "Title: {{ text }}"}}, {})
+    assert {key for key in found if found[key] != other[key]} == {"prompt.digest"}
