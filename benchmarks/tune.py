@@ -51,6 +51,8 @@ def compete(folder: Path, options: argparse.Namespace) -> None:
     job = make_job(folder, options)
     task = {"job": job, "repeats": options.repeats, "max_minutes": options.max_minutes}
     tuned = in_child({**task, "kind": "tune"})
+    if tuned["recommended"] is None:
+        raise SystemExit("tune had no time to recommend anything: give it more --max-minutes")
     recommended = tuned["recommended"]["num_running"]
     numbers = sorted({*grid(options.smallest, options.slots), recommended})
     measured = in_child({**task, "kind": "grid", "numbers": numbers, "rows": options.rows})
