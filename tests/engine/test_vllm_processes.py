@@ -34,7 +34,9 @@ def main():
     from batchgen.errors import EngineDied
 
     model = ModelConfig(name=sys.argv[1], engine="vllm", max_model_len=256, max_num_seqs=16,
-                        extra={"kv_cache_memory_bytes": 67108864, "block_size": 32})
+                        # vLLM's worker dies of bfloat16 on some CPUs with AMX, by itself.
+                        extra={"kv_cache_memory_bytes": 67108864, "block_size": 32,
+                               "dtype": "float32"})
     def start():
         began = time.monotonic()
         engine = VllmEngine(model, clock=RealClock())
