@@ -16,8 +16,7 @@ from typing import Any, Final, Self
 import orjson
 
 from batchgen.config.models import JobConfig
-from batchgen.corpus.prompts import PromptBuilder, needed_columns
-from batchgen.corpus.schema import plan_columns
+from batchgen.corpus.prompts import PromptBuilder
 from batchgen.corpus.shards import find_shards
 from batchgen.corpus.tokenizing import load_tokenizer
 from batchgen.engine.factory import (
@@ -29,8 +28,7 @@ from batchgen.engine.factory import (
 from batchgen.errors import DataError
 from batchgen.protocols import Engine, Tokenizer
 from batchgen.records import EngineInfo, Prompt, Sampling, Shard
-from batchgen.run.planning import added_names
-from batchgen.run.row_sample import RowSample, take_sample
+from batchgen.run.row_sample import RowSample, plan_job_columns, take_sample
 
 STRUCTURED: Final = ("json_schema", "structured_outputs")
 """Sampling values that give a completion its form, and with it its end."""
@@ -145,15 +143,7 @@ class BenchSession:
         """Shards, and the columns that the job needs: what can fail before an engine starts."""
         job = self.job
         shards = find_shards(job.input, exclude=Path(job.output.path))
-        columns = needed_columns(job.prompt, job.sampling, job.where)
-        plan_columns(
-            shards,
-            needed=columns,
-            keep=job.output.keep,
-            generated=added_names(job),
-            prefix=job.output.prefix,
-            fixed=None,
-        )
+        columns, _ = plan_job_columns(job, shards)
         return shards, columns
 
     def _check_rows(self, shards: Sequence[Shard], columns: Sequence[str]) -> None:

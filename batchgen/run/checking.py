@@ -18,8 +18,7 @@ from typing import Any
 from batchgen.config.fingerprint import fingerprint
 from batchgen.config.models import JobConfig
 from batchgen.corpus.parquet import ParquetShard
-from batchgen.corpus.prompts import PromptBuilder, column_uses
-from batchgen.corpus.schema import plan_columns
+from batchgen.corpus.prompts import PromptBuilder
 from batchgen.corpus.shards import find_shards
 from batchgen.corpus.tokenizing import WordTokenizer, load_tokenizer, model_length
 from batchgen.engine.factory import known_model_len
@@ -31,9 +30,9 @@ from batchgen.records import ERROR_TYPES, Prompt, Refusal, Shard
 from batchgen.run.identity import check_fingerprint
 from batchgen.run.model_identity import model_digest
 from batchgen.run.options import RunOptions
-from batchgen.run.planning import added_names, output_path
+from batchgen.run.planning import output_path
 from batchgen.run.prompt_warnings import prompt_warnings
-from batchgen.run.row_sample import RowSample, take_sample
+from batchgen.run.row_sample import RowSample, plan_job_columns, take_sample
 
 SAMPLE_ROWS = 512
 """Rows looked at in all, spread over the shards."""
@@ -116,17 +115,7 @@ def check_job(job: JobConfig, *, tokens: bool = True, num_prompts: int = 3) -> C
     _check_writable(output_path(job, RunOptions()))
     _check_script(job)
     shards = find_shards(job.input, exclude=Path(job.output.path))
-    uses = column_uses(job.prompt, job.sampling, job.where)
-    used = tuple(uses)
-    plan = plan_columns(
-        shards,
-        needed=used,
-        keep=job.output.keep,
-        generated=added_names(job),
-        prefix=job.output.prefix,
-        fixed=None,
-        used_by=uses,
-    )
+    used, plan = plan_job_columns(job, shards)
     max_model_len = _model_length(job)
     known_length = max_model_len if tokens else None
     tokenizer = load_tokenizer(job.model, job.prompt) if tokens else WordTokenizer()

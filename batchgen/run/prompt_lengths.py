@@ -13,17 +13,16 @@ from typing import Final
 from batchgen.capacity.hub import hub_problem, is_cached
 from batchgen.config.models import JobConfig, ModelConfig
 from batchgen.corpus.overlong import output_room
-from batchgen.corpus.prompts import PromptBuilder, column_uses
-from batchgen.corpus.schema import plan_columns
+from batchgen.corpus.prompts import PromptBuilder
 from batchgen.corpus.shards import find_shards
 from batchgen.corpus.tokenizing import WordTokenizer, load_tokenizer
 from batchgen.errors import EngineError
 from batchgen.protocols import Tokenizer
 from batchgen.records import Prompt, Shard
 from batchgen.run.checking import BYTES_PER_TOKEN, NO_LIMIT_TOKENS, ShardLook, look_at
-from batchgen.run.planning import added_names, rows_by_bytes
+from batchgen.run.planning import rows_by_bytes
 from batchgen.run.prompt_warnings import common_start
-from batchgen.run.row_sample import SAMPLE_SHARDS, take_sample
+from batchgen.run.row_sample import SAMPLE_SHARDS, plan_job_columns, take_sample
 
 ESTIMATED: Final = "estimated from bytes"
 TOKENIZER_FILES: Final = ("tokenizer.json", "tokenizer.model", "tokenizer_config.json")
@@ -70,17 +69,7 @@ def read_lengths(
     Raises what a run would raise before its engine starts, but for a tokenizer that is not there.
     """
     shards = find_shards(job.input, exclude=Path(job.output.path))
-    uses = column_uses(job.prompt, job.sampling, job.where)
-    columns = tuple(uses)
-    plan = plan_columns(
-        shards,
-        needed=columns,
-        keep=job.output.keep,
-        generated=added_names(job),
-        prefix=job.output.prefix,
-        fixed=None,
-        used_by=uses,
-    )
+    columns, plan = plan_job_columns(job, shards)
     tokenizer, basis, warnings = _tokenizer(job, tokens, folder)
     builder = PromptBuilder(
         job.prompt, job.sampling, tokenizer, max_model_len=NO_LIMIT_TOKENS, where=job.where

@@ -9,9 +9,11 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from batchgen.config.models import JobConfig
-from batchgen.corpus.prompts import PromptBuilder
+from batchgen.corpus.prompts import PromptBuilder, column_uses
 from batchgen.corpus.readers import PartLimits, read_blocks
+from batchgen.corpus.schema import ColumnPlan, plan_columns
 from batchgen.records import PartExtent, Prompt, Refusal, Shard
+from batchgen.run.planning import added_names
 
 SAMPLE_SHARDS: Final = 16
 SAMPLE_BYTES: Final = 4 * 2**20
@@ -34,6 +36,24 @@ class RowSample:
     def num_rows(self) -> int:
         """Rows looked at."""
         return len(self.prompts) + len(self.refusals)
+
+
+def plan_job_columns(job: JobConfig, shards: Sequence[Shard]) -> tuple[tuple[str, ...], ColumnPlan]:
+    """The columns that prompts and sampling use, and those that a first run would keep.
+
+    Raises JobFileError and DataError where the run would raise them before its engine starts.
+    """
+    uses = column_uses(job.prompt, job.sampling, job.where)
+    plan = plan_columns(
+        shards,
+        needed=tuple(uses),
+        keep=job.output.keep,
+        generated=added_names(job),
+        prefix=job.output.prefix,
+        fixed=None,
+        used_by=uses,
+    )
+    return tuple(uses), plan
 
 
 def take_sample(
